@@ -19,7 +19,7 @@ NEEDS_BROWSER = pytest.mark.skipif(BROWSER is None, reason="no chromium; `make b
 
 COMPLAINTS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 
-# Kept out of the page's own script: what hands do, as events.
+# Not part of the page's own script: events of a user.
 DRIVER = """
 const rows = document.querySelector('[data-part="rows"]');
 const after = (work) => new Promise((done) => setTimeout(() => { work(); done(); }, 50));
@@ -32,7 +32,7 @@ const wait = () => (ready() ? run().then(draw) : setTimeout(wait, 20));
 
 
 class Dom(html.parser.HTMLParser):
-    """A document as a browser rendered it: attributes of elements by id or part, cells of tables, texts."""
+    """A document as rendered by a browser: attributes of elements by id or part, cells of tables, texts."""
 
     def __init__(self, text):
         super().__init__()
@@ -74,9 +74,9 @@ class Dom(html.parser.HTMLParser):
 
 
 class Browser:
-    """A browser that one test after the other opens pages in.
+    """A browser in which tests open pages, one after another.
 
-    Requests and answers are JSON with a zero octet behind each: the Chrome DevTools protocol over pipes.
+    Requests and answers are JSON, each followed by a zero byte: the Chrome DevTools protocol over pipes.
     """
 
     def __init__(self, requests, answers):
@@ -108,9 +108,9 @@ class Browser:
             self._events.append(self._read())
 
     def document(self, address, width=0):
-        """Return the text of a page after twenty seconds of its own time, and what its console shows.
+        """Return the text of a page after twenty seconds of its own time, and the output of its console.
 
-        ``width`` is that of the window in pixels; 0 for the default.
+        ``width`` is the width of the window in pixels; 0 means the default.
         """
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -133,9 +133,9 @@ class Browser:
 
 @contextlib.contextmanager
 def opener(home):
-    """Give what opens a page and returns the document after its script has run; ``home`` is its folder."""
+    """Return a function that opens a page and returns the document after its script; ``home`` is a folder."""
     (for_browser, requests), (answers, of_browser) = os.pipe(), os.pipe()
-    # The shell gives the pipes the numbers that the browser expects.
+    # The shell assigns the numbers that the browser expects to the pipes.
     passed = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in (for_browser, of_browser)]
     command = [
         *("bash", "-c", 'exec 3<&{} 4>&{}; exec "$@"'.format(*passed), "bash"),

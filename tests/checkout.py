@@ -8,10 +8,10 @@ PACKAGES = ("qaic", "qaicrt", "QAicApi_pb2")
 
 
 def difference(package: Path, compiled: Path) -> str | None:
-    """Return how the imported package and its compiled module differ from the sources here, or ``None``.
+    """Return the difference between the imported package and the sources of this checkout, or ``None``.
 
-    An editable install has the Python files of this checkout; an installed wheel must have equal ones. The
-    compiled module must be newer than every Rust source, which is how `make` decides too.
+    An editable installation uses the Python files of this checkout; an installed wheel must have equal ones.
+    The compiled module must be newer than every Rust source, which is the rule of `make`.
     """
     sources, installed = ROOT / "python", package.parent
     if installed != sources:

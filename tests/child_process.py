@@ -30,7 +30,9 @@ def restore_signals():
 
 
 def ignoring(number):
-    """Return the begin of a command whose program starts with a signal ignored, as background jobs do."""
+    """Return the first words of a command that starts a program with an ignored signal, like a background
+    job.
+    """
     return ["/bin/sh", "-c", f'trap "" {int(number)}; exec "$@"', "sh"]
 
 
@@ -67,11 +69,12 @@ def run_script(source, *arguments, device=None):
 
 
 def interrupted(call, *, when=lambda: True):
-    """Call on the main thread while a second thread sends SIGINT; returns how the call ended.
+    """Call on the main thread while a second thread sends SIGINT; return how the call ended.
 
-    The second thread gets the GIL only when the main thread waits inside the call, because nothing takes the
-    GIL away; so the signal always meets the call, but perhaps before the device does. If the device must have
-    the call first, pass `when`, which returns true from then on. The call must not end without the signal.
+    The second thread gets the GIL only when the main thread waits inside the call, because no thread preempts
+    another. The signal therefore always comes during the call, but perhaps before the call reaches the
+    device. If the device must have the call first, pass `when`, which returns true from then on. The call
+    must not end without the signal.
     """
     go = threading.Event()
 

@@ -1,8 +1,8 @@
 """Environment of all Python tests.
 
-All tests have a package that was built from this checkout, signals that no shell ignores, a separate compile
-cache, and marks by their subject. Property tests have no time limits and no random seeds. Tests must leave
-emulated cards unchanged.
+The tests use a package that was built from this checkout, signals that no shell ignores, a separate compile
+cache, and marks by subject. Property tests have no time limits and no random seeds. Tests must not change
+emulated cards.
 """
 
 import gc
@@ -26,7 +26,7 @@ import timing
 from qaic import _core
 from qaic.support import status_line
 
-# The call is here, so that the processes that run the tests also have the default actions.
+# This call also gives the test processes the default actions.
 child_process.restore_signals()
 
 # The time of an example depends more on the machine than on the code.
@@ -57,7 +57,7 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    # Importing all other files takes a third of the time of those with the mark.
+    # Importing all other files would take a third of the time of the tests with the mark.
     is_other = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
     if config.option.markexpr == "timing" and is_other and not timing.tests_of(collection_path):
         return True
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=lambda item: places[item.path])
     sampling.take_samples(config, items)
     for item in items:
-        # Properties take most of the time, and are about something else.
+        # Property tests take most of the time, and have another subject.
         if item.originalname in timing.tests_of(item.path) and not hasattr(item.obj, "hypothesis"):
             item.add_marker("timing")
     profiled = [item for item in items if item.get_closest_marker("run_profiles")]
@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    # A collection of garbage visits every object, and the items of ten thousand tests live until the end.
+    # A garbage collection visits every object, and the items of ten thousand tests exist until the end.
     gc.collect()
     gc.freeze()
 
@@ -107,7 +107,7 @@ def pytest_runtest_call(item):
 def _compile_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QAIC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        # Every model is checked after every pass.
+        # Every model is verified after every pass.
         patch.setenv("QAIC_VERIFY_PASSES", "1")
         yield
 
@@ -127,13 +127,14 @@ def _nothing_left_by_a_module(request):
 
 @pytest.fixture(autouse=True)
 def _nothing_left_by_a_test(request):
-    # Set up before the fixtures of the test, so this ends after them; only the test's record has them still.
+    # Set up before the fixtures of the test, so it ends after them; only the record of the test still has
+    # them.
     yield from emulated_cards.nothing_left(request.session, release=request.node.funcargs.clear)
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that the test sets, for lines about work that takes long."""
+    """A clock that the test sets, for messages about long work."""
     made = fake_clock.FakeClock()
     monkeypatch.setattr(status_line, "time", made)
     monkeypatch.setattr(status_line, "repeated", made.repeated)

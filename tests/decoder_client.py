@@ -1,7 +1,6 @@
 """A client of the low-level binding that runs a decoder as clients of the card do.
 
-The caches stay on the device: their buffers are empty. The shapes of the tokens choose between prefill and
-decode.
+The caches stay on the device: their buffers are empty. The shapes of the tokens select prefill or decode.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _DTYPES = {
 
 
 class Client:
-    """Data of a client about a session: buffers and dims of all bindings, by name."""
+    """The client's data for a session: buffers and dims of all bindings, by name."""
 
     def __init__(self, folder, *, activate=True):
         self.context = qaicrt.Context()
@@ -75,19 +74,19 @@ class Client:
         }
 
     def place(self, tokens, positions, **more):
-        """Set the tokens of an inference, and room for the logits of each row's largest position."""
+        """Set the tokens of an inference, and space for the logits of each row's largest position."""
         tokens, positions = np.atleast_2d(tokens), np.atleast_2d(positions)
         room = np.zeros((len(tokens), 1, self.vocabulary), self.dtypes["logits"])
         self.set(input_ids=tokens, position_ids=positions, logits=room, **more)
 
     def step(self, tokens, positions, **more):
-        """Run one chunk or one token of each row; returns the outputs that were not skipped."""
+        """Run one chunk or one token of each row; return the outputs that were not skipped."""
         self.place(tokens, positions, **more)
         self.submit()
         return self.finish()
 
     def prefill(self, prompt, chunk=CHUNK, **more):
-        """Feed a prompt in chunks, padded with token 0 at position -1; returns the logits after it."""
+        """Feed a prompt in chunks, padded with token 0 at position -1; return the logits after it."""
         count = -(-len(prompt) // chunk) * chunk
         tokens = np.zeros((1, count), np.int64)
         positions = np.full((1, count), -1)
@@ -101,7 +100,7 @@ class Client:
 
 
 def compiled(model, config, folder, **options):
-    """Compile a decoder with these sets of shapes for one core; returns the folder of its container."""
+    """Compile a decoder with these sets of shapes for one core; return the folder of its container."""
     from qaic.compiler.driver import compile_model
     from qaic.options import resolve
 

@@ -1,8 +1,8 @@
-"""Folders whose tests open no device, which `make test-kmd` leaves out.
+"""Folders whose tests open no device, which `make test-kmd` skips.
 
-What they look at - options, graphs, containers, reports, pages - comes before a device or after it, so on a
-card they would say again what they say without one. In them the variable that chooses devices names none,
-and a test that opens one fails: it belongs into another folder.
+These tests check options, graphs, containers, reports and pages, which do not depend on a device, so their
+results on a card would be the same. In these folders, the variable that selects devices names none, so a test
+that opens a device fails: it belongs to another folder.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ FOLDERS = (
     "tests/support",
 )
 
-#: what ``QAIC_DEVICE`` is there
+#: Value of ``QAIC_DEVICE`` in these folders.
 NO_DEVICE = "none-here-see-tests/device_free.py"
 
 _ROOT = Path(__file__).parents[1]

@@ -1,8 +1,7 @@
 """Differences between emulated and virtual cards, and a check that tests leave nothing on emulated cards.
 
-A process opens a card once and keeps it open. All other resources return when the objects of a test
-are dropped: memory, channels, resource tables of the firmware, threads. The check runs at the end of each
-module.
+A process opens a card once and keeps it open. All other resources are released when the objects of a test are
+deleted: memory, channels, resource tables of the firmware, threads. The check runs at the end of each module.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ def are_meant():
 def end_stuck_inference(session):
     """End an inference that does not end by itself.
 
-    A virtual card ends an inference that no thread waits for. A card has no call for that: only a reset of
-    its cores ends it, and the thread that waits for the card notices the end of its own wait only between two
-    calls.
+    A virtual card ends an inference for which no thread waits. A card has no call for this: only a reset of
+    its cores ends the inference, and the thread that waits for the card detects the end of its own wait only
+    between two calls.
     """
     if not are_meant():
         return
@@ -39,15 +38,15 @@ def inference_error():
     return errors.DeviceLostError if are_meant() else errors.InferenceError
 
 
-#: how often a blocked call is looked for before it is a fault: for a minute
+#: Number of checks of a blocked call before it is a fault, within one minute.
 _LOOKS = 600
 
-#: the open file of this process
+#: The open file of this process.
 KEPT = "1 open files"
 
 
 def left():
-    """Return a line for each object that is left on an emulated card of this process."""
+    """Return a line for each object that remains on an emulated card of this process."""
     return [
         line
         for control in _core.EmuControl.every()
@@ -57,7 +56,9 @@ def left():
 
 
 def left_for_good():
-    """As :func:`left`, without what only cycles of references keep, as exceptions that were caught do."""
+    """Return the same as :func:`left`, without objects that only reference cycles keep, such as caught
+    exceptions.
+    """
     for _ in range(_LOOKS):
         if left():
             gc.collect()
@@ -66,16 +67,17 @@ def left_for_good():
         found = left()
         if not any("blocked" in line for line in found):
             break
-        # A thread that waits for a card notices the end of its session only between two calls.
+        # A thread that waits for a card detects the end of its session only between two calls.
         time.sleep(0.1)
     return found
 
 
 def nothing_left(session, release=lambda: None):
-    """Judge what is done between two steps of this generator; ``release`` lets go of what was made for it.
+    """Check the state of the cards between two steps of this generator; ``release`` deletes the objects of
+    the test.
 
-    Where something was there before, it belongs to others, and with it may grow; only blocked calls are not
-    theirs. What a failed test leaves is kept by its traceback, and says nothing.
+    Objects that existed before belong to other code, and their resources can grow; only blocked calls are not
+    theirs. The traceback of a failed test keeps objects, which prove nothing.
     """
     before, failed = left_for_good(), session.testsfailed
     yield

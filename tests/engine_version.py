@@ -7,7 +7,7 @@ from qaic import _core
 
 @cache
 def minor() -> int:
-    """Return n of version 1.n. Loads the engine on first use."""
+    """Return n of version 1.n. Loads the engine at the first use."""
     _, version = _core.engine_info()
     return int(version.split(".")[1])
 

@@ -1,10 +1,10 @@
-"""A clock that tests set, in place of the system's; what repeats runs at its moments."""
+"""A clock that tests set, in place of the system's clock; repeated actions run at its times."""
 
 from contextlib import contextmanager
 
 
 class FakeClock:
-    """Time that only `advance` moves."""
+    """Time that only `advance` changes."""
 
     def __init__(self):
         self.now_s = 100.0

@@ -1,7 +1,7 @@
-"""The blocks of code of the README and the guides, and which test runs each.
+"""The blocks of code in the README and the guides, and the test that runs each block.
 
-A comment on the line above a block marks it: ``<!-- not run: REASON -->`` for what cannot run in a test,
-``<!-- run by PATH -->`` for a test with packages of its own.
+A comment on the line above a block marks it: ``<!-- not run: REASON -->`` for a block that cannot run in a
+test, ``<!-- run by PATH -->`` for a test with its own packages.
 """
 
 import re
@@ -42,7 +42,7 @@ class Block:
 
     @property
     def run_by(self) -> str | None:
-        """The path that the mark says after "run by"."""
+        """The path after "run by" in the mark."""
         return self.mark.removeprefix("run by ") if (self.mark or "").startswith("run by ") else None
 
 
@@ -61,12 +61,12 @@ def blocks() -> tuple[Block, ...]:
 
 
 def blocks_to_run(page: str, languages: tuple[str, ...]) -> list[Block]:
-    """Return the blocks of a page, by its path in the repository, that bear no mark."""
+    """Return the blocks without a mark on a page, by the path of the page in the repository."""
     return [
         block for block in blocks() if block.page == page and block.language in languages and not block.mark
     ]
 
 
 def python_of(page: str) -> list[str]:
-    """Return the source of the blocks of Python of a page that bear no mark."""
+    """Return the source of the Python blocks without a mark on a page."""
     return [block.code for block in blocks_to_run(page, ("python",))]

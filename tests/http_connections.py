@@ -14,9 +14,9 @@ POST = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Transport:
-    """A connection without a network, which keeps what is written."""
+    """A connection without a network, which stores the written data."""
 
-    #: a socket in which no byte waits
+    #: A socket without waiting bytes.
     socket, _peer = socket.socketpair()
 
     def __init__(self):
@@ -89,11 +89,13 @@ class Timer:
 
 
 async def nothing(_scope, _receive, _send):
-    """Answers nothing."""
+    """Ignores all calls."""
 
 
 def connections(most=3):
-    """Return what opens connections of one server, which has so many at most."""
+    """Return a function that opens connections of one server, which accepts at most this number of
+    connections.
+    """
     loop, idle, memory = Loop(), OrderedDict(), MemoryBudget(1 << 20)
     limits = Limits(max_connections=most, max_head_bytes=1000, max_headers=10, head_timeout_s=10)
     config = uvicorn.Config(

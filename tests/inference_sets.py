@@ -16,16 +16,16 @@ from qaic.options import resolve
 S = qaicrt.QStatus
 DATA = Path(__file__).parent / "data" / "qpc"
 
-#: one input `image` of 768 bytes, one output `logits` of 40; `noop` copies the start of one to the other
+#: One input `image` of 768 bytes, one output `logits` of 40; `noop` copies the start of one to the other.
 PLAIN = DATA / "s01_simple_f32_file.qpc"
-#: one input `tokens` of up to 64 bytes, one output `out` of 16
+#: One input `tokens` of up to 64 bytes, one output `out` of 16.
 PARTIAL = DATA / "s06_partial_single.qpc"
-#: `input_ids` and `mask` in, `logits` out, with 1, 8 or 32 tokens
+#: Inputs `input_ids` and `mask`, output `logits`, with 1, 8 or 32 tokens.
 DYNAMIC = DATA / "s08_dynamic_shapes.qpc"
 
 
 def compiled(model):
-    """Compile a model for the ``cpu`` device; returns the directory of its container."""
+    """Compile a model for the ``cpu`` device; return the directory of its container."""
     options = resolve({}, options_path=None, model_is_container=False)
     return str(compile_model(model, options.compile, options.set_compile).parent)
 
@@ -42,7 +42,7 @@ def affine_of(x):
 
 
 class Client:
-    """A context, a container and inference sets over them."""
+    """A context, a container, and inference sets of both."""
 
     def __init__(self, path):
         self.context = qaicrt.Context()
@@ -52,7 +52,7 @@ class Client:
         return qaicrt.InferenceSet(self.context, self.qpc, dev, set_size, activations, properties)
 
     def vector(self, *arrays):
-        """Vector over ``arrays``, or zeros."""
+        """A vector of ``arrays``, or of zeros."""
         made = qaicrt.InferenceVector(self.qpc.getBufferMappings(), qaicrt.InferenceVector.ZERO_FILL)
         made.getVector()[: len(arrays)] = [qaicrt.QBuffer(array) for array in arrays]
         return made
@@ -70,14 +70,14 @@ class Client:
 
 
 def take(answer):
-    """The value of a (status, value) that must be a success."""
+    """Return the value of a (status, value) pair whose status must be success."""
     status, value = answer
     assert status == S.QS_SUCCESS
     return value
 
 
 def refused(capfd, answer, *parts, status=S.QS_INVAL):
-    """The answer is a refusal without a value, and the log contains every part."""
+    """Assert that the result is a refusal without a value, and that the log contains every part."""
     error = capfd.readouterr().err
     assert answer in (status, (status, None)), error
     assert "[ERROR]" in error

@@ -1,4 +1,4 @@
-"""The same inferences on a virtual card and on an emulated one behind the driver's system calls."""
+"""The same inferences on a virtual card and on an emulated card, which uses the driver's system calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMULATED = {"QAIC_DEVICE": "kmd", "QAIC_KMD": "emu"}
 
 @contextmanager
 def device(**variables):
-    """Sessions that are opened here have these devices."""
+    """Sessions in this block use these devices."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("QAIC_DEVICE", "QAIC_KMD", "QAIC_EMU_PROFILE", "QAIC_EMU_FAULTS", "QAIC_EMU_WORKLOAD"):
             patch.delenv(name, raising=False)
@@ -25,7 +25,7 @@ def device(**variables):
 
 
 def on_both(program, feeds, *, runs=1, **options):
-    """Run the feeds in order on both, check that all bytes are the same, and return the results."""
+    """Run the inputs in order on both, check that all bytes are equal, and return the results."""
     found = []
     for variables in (VIRTUAL, EMULATED):
         with device(**variables), qaic.Session(program, **options) as session:

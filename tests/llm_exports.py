@@ -1,7 +1,7 @@
-"""Models that a client of the card has exported, with its flags and tokens of PyTorch for prompts.
+"""Models that a client of the card exported, with its flags and with PyTorch's tokens for prompts.
 
-They are no part of the project. `OPENQAIC_LLM_EXPORTS` names their folder; without it the folder
-`shared/fixtures/llm` beside the clone is looked at. Tests that need one skip where it is not there.
+The models are not part of the project. `OPENQAIC_LLM_EXPORTS` names their folder; by default, it is the
+folder `shared/fixtures/llm` next to the clone. Tests that need a missing model are skipped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Export:
 
     @property
     def float32_flags(self):
-        """The same without reduced precision."""
+        """The same flags without reduced precision."""
         return [f for f in self.flags if not f.startswith(("-convert-to-fp16", "-custom-IO-list-file"))]
 
     @cached_property
@@ -53,13 +53,13 @@ class Export:
 
     @cached_property
     def slots(self):
-        """Rows of the caches that `batch_index` chooses; None without continuous batching."""
+        """Rows of the caches that `batch_index` selects; None without continuous batching."""
         found = self.specializations[0]["symbols"].get("full_batch_size")
         return None if found is None else int(found)
 
     @cached_property
     def greedy(self):
-        """Pairs of a prompt and the tokens that PyTorch continues it with."""
+        """Pairs of a prompt and PyTorch's continuation of it."""
         found = json.loads((self.path / "pytorch_greedy.json").read_text())
         return list(zip(found["prompts"], found["tokens"], strict=True))
 
@@ -73,7 +73,7 @@ def require(name):
 
 
 def continued(client, slots, prompt, count, slot=0):
-    """Continue a prompt greedily; returns the tokens, and how far the best two logits are apart at each."""
+    """Continue a prompt greedily; return the tokens, and the difference of the two largest logits at each."""
     more = {} if slots is None else {"batch_index": np.array([[slot]])}
     logits = client.prefill(prompt, **more)
     rows = slots or 1
@@ -84,7 +84,7 @@ def continued(client, slots, prompt, count, slot=0):
         second, first = np.sort(logits.astype(np.float32))[-2:]
         tokens.append(int(logits.argmax()))
         margins.append(float(first - second))
-        # The other slots rest: position -1 writes nothing.
+        # The other slots are unused: position -1 writes nothing.
         ids, positions = np.zeros((rows, 1), np.int64), np.full((rows, 1), -1)
         ids[slot], positions[slot] = tokens[-1], place
         logits = client.step(ids, positions, **more)["logits"][slot, 0]

@@ -1,8 +1,8 @@
 """Commands that tools print for their users: ``next: COMMAND``, and `` `COMMAND` `` within a hint.
 
-A ``next`` may state its purpose: ``next, for latency: COMMAND``.
-Each test runs the commands that it had printed, as they were printed and where they were printed. It leaves a
-command out that a test of the same file printed for the same arguments before.
+A ``next`` can state its purpose: ``next, for latency: COMMAND``. Each test runs the commands that its calls
+printed, without changes and in the same folder. It skips a command that a test of the same file printed for
+the same arguments before.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from qaic.cli import console
 TOOLS = ("openqaic", "qaic-compile", "qaic-opstats", "qaic-qpc", "qaic-runner", "qaic-util")
 _COMMAND = re.compile(r"`([^`\n]+)`")
 _BARE = re.compile(r"^(openqaic|qaic-)|\b(openqaic|qaic-(qpc|opstats|util)) [a-z]")
-#: of measurements, whose default is a time
+#: Options of measurements, instead of the default duration.
 _SHORT = {"openqaic bench": ["-n", "2", "--warm-up", "0"]}
 
 _STARTED_IN = str(Path.cwd())
@@ -33,7 +33,7 @@ _ran = set()
 
 @dataclass(frozen=True)
 class Step:
-    """A printed command, its origin, and what it relies on."""
+    """A printed command, its origin, and the files on which it depends."""
 
     command: str
     origin: str
@@ -56,7 +56,7 @@ def _environment():
 
 
 def commands_of(line):
-    """Commands of a printed line; a hint that begins with one outside of backquotes is an error."""
+    """Commands of a printed line; a hint that begins with a command outside backquotes is an error."""
     kind, _, text = line.partition(": ")
     if kind.endswith("next") or kind.startswith("next, "):
         return [text]
@@ -67,7 +67,7 @@ def commands_of(line):
 
 
 def _anonymous(words):
-    """Words without what differs from test to test: their paths."""
+    """Words without the paths, which differ from test to test."""
     return " ".join(re.sub(r"[^\s=,]*/", "", word) for word in words)
 
 
@@ -89,8 +89,8 @@ def collected():
             print_text(text, **more)
             if origins:
                 folder = str(Path.cwd())
-                # Escapes stand for what a terminal must not get; such a name is not that of its file. A name
-                # with a line end cuts its command in two.
+                # Escapes replace characters that a terminal must not receive; such a name is not that of its
+                # file. A line end in a name cuts its command in two.
                 lines = [
                     line
                     for line in text.split("\n")
@@ -98,7 +98,7 @@ def collected():
                 ]
                 for command in (command for line in lines for command in commands_of(line)):
                     words = shlex.split(command)
-                    # A word may be too long for a name.
+                    # A word can be too long for a name.
                     paths = tuple(
                         word for word in words if len(word) < 256 and (Path(folder) / word).exists()
                     )
@@ -110,10 +110,10 @@ def collected():
 
 
 def run_all(steps, file):
-    """Run the steps that no test of this file has run; one that fails fails the test."""
+    """Run the steps that no test of this file has run; a step that fails fails the test."""
     if not steps:
         return
-    # A command that writes a file leaves none in the folder that the tests run in, and the next may read it.
+    # The folder of the tests keeps no file of a command, and the next command can read it.
     with tempfile.TemporaryDirectory() as aside, pytest.MonkeyPatch.context() as patch:
         for step in steps:
             words = shlex.split(step.command)

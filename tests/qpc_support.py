@@ -1,4 +1,4 @@
-"""Containers for tests, written independently of the project's writer."""
+"""Containers for tests, written independently of the writer in the package."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def container(segments, **layout) -> bytes:
 def program(
     *, name="net", constants=b"", plan=None, graph=None, elf=None, network=None, extra=()
 ) -> list[tuple[str, bytes, int]]:
-    """Segments of a small program; with a plan it is one for the CPU."""
+    """Segments of a small program; with a plan, the program is for the CPU."""
     descriptor = {
         "major_version": 9,
         "network_name": name,

@@ -1,8 +1,8 @@
-"""Share of the costly sweeps that a run takes: a sample, or the whole.
+"""The share of long sweeps that a run uses: a sample, or the whole sweep.
 
-Only tests that `make test-pins` runs whole are sampled; this stage is part of every run of CI. A property
-draws two of five examples, cases with the mark `whole` are left out, and some tests take their own sample.
-``--whole`` runs the whole. Files that the command line names with ``::`` run whole too, so a pasted id
+Only tests that `make test-pins` runs completely are sampled; every CI run includes this stage. A property
+draws two of five examples, cases with the mark `whole` are skipped, and some tests draw their own sample.
+``--whole`` runs everything. Files that the command line names with ``::`` also run completely, so a pasted id
 repeats its failure.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-#: share of the examples of a property, in percent
+#: Share of the examples of a property, in percent.
 _EXAMPLES = 40
 
 _ROOT = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ def is_sampled(node):
     return not (
         config.getoption("--whole")
         or str(node.path) in {os.path.normpath(config.invocation_params.dir / name) for name in named}
-        # The engine of that stage cannot run these.
+        # The engine of that stage cannot run these tests.
         or node.get_closest_marker("run_profiles")
         or not is_in_whole_stage(node.path)
     )

@@ -73,7 +73,7 @@ def make_repository(root):
 
 
 class RunningServer:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     def __init__(self, process):
         self.process = process
@@ -96,11 +96,11 @@ class RunningServer:
         self.http_port, self.grpc_port = (int(part.rsplit(":", 1)[1]) for part in line.split(" and "))
 
     def connect(self, timeout=60):
-        """Open a connection of HTTP."""
+        """Open an HTTP connection."""
         return http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=timeout)
 
     def ask(self, method, path, body=None, headers=None):
-        """Make one request; returns its status and its JSON, or bytes."""
+        """Send one request; return its status and its JSON, or its bytes."""
         connection = self.connect()
         try:
             if isinstance(body, dict | list):
@@ -114,14 +114,14 @@ class RunningServer:
         return answer.status, json.loads(data) if is_json else data
 
     def infer(self, x, model="affine"):
-        """Ask for one inference by JSON."""
+        """Send one inference request in JSON."""
         body = {
             "inputs": [{"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}]
         }
         return self.ask("POST", f"/v2/models/{model}/infer", body)
 
     def end(self, number=signal.SIGTERM):
-        """Send a signal; returns the exit code."""
+        """Send a signal; return the exit code."""
         self.process.send_signal(number)
         code = self.process.wait()
         self._reader.join()
@@ -130,7 +130,7 @@ class RunningServer:
 
 @contextlib.contextmanager
 def serving(*paths, arguments=(), environment=None, before=()):
-    """Run ``openqaic serve`` on free ports of the loopback."""
+    """Run ``openqaic serve`` on free ports of the loopback interface."""
     with started(
         [
             *before,
@@ -160,7 +160,7 @@ def serving(*paths, arguments=(), environment=None, before=()):
 
 
 def run_client(source, server, limit=120):
-    """Run Python source as a client in a process of its own; ``HTTP``, ``GRPC`` and ``np`` are there."""
+    """Run Python source as a client in a separate process, with the names ``HTTP``, ``GRPC`` and ``np``."""
     head = (
         f"import numpy as np\nHTTP = '127.0.0.1:{server.http_port}'\nGRPC = '127.0.0.1:{server.grpc_port}'\n"
     )

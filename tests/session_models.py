@@ -1,4 +1,4 @@
-"""Small ONNX models for tests of ``Session``, and onnxruntime's results on them."""
+"""Small ONNX models for tests of ``Session``, and onnxruntime's results for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-#: containers that the noop device runs
+#: Containers that the noop device runs.
 FIXTURES = Path(__file__).parent / "data" / "qpc"
 
-#: new enough for every operator used in tests, old enough for every engine
+#: New enough for every operator in the tests, and old enough for every engine.
 OPSET = 17
 
 TYPES = {
@@ -28,7 +28,7 @@ TYPES = {
 
 
 def value(name, dtype, shape):
-    """Declare an input or output; ``shape`` may hold symbols, and None leaves it out."""
+    """Declare an input or output; ``shape`` can contain symbols, and None omits it."""
     return helper.make_tensor_value_info(name, TYPES.get(str(dtype), dtype), shape)
 
 
@@ -58,7 +58,7 @@ def save(folder, built, name="model.onnx"):
 
 
 def engine(built, *, optimize=True):
-    """Create an onnxruntime session over a model."""
+    """Create an onnxruntime session for a model."""
     options = ort.SessionOptions()
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -84,7 +84,7 @@ def affine(width=4, rows=2):
 
 
 def model_of_open_batch():
-    """`affine` whose batch size has a name instead of a number."""
+    """`affine` with a symbolic batch size."""
     built = affine()
     built.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     built.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -92,7 +92,7 @@ def model_of_open_batch():
 
 
 def endless(name="n", length=1, start="x", end="y"):
-    """Loop that runs ``n`` times: ``y`` is ``x`` plus 1 per turn. It runs as long as a test wants."""
+    """A loop of ``n`` turns: ``y`` is ``x`` plus 1 per turn. The test selects its duration."""
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["go"], ["go_on"]),

@@ -10,13 +10,13 @@ _USE = re.compile(
     rf"\b(?:{_MODULES})\.\w|^\s*(?:import|from) .*\b(?:{_MODULES})\b|\bos\.fork\(|\binterrupted\(",
     re.MULTILINE,
 )
-#: a folder whose tests are all about threads
+#: Folders in which all tests are about threads.
 _THREADS = Path(__file__).parent / "threads"
 
 
 @cache
 def tests_of(path):
-    """Return the names of tests that use such a module, also through another definition of their file."""
+    """Return the names of tests that use such a module, also through another definition in their file."""
     text = path.read_text()
     if not _USE.search(text):
         return frozenset()

@@ -1,7 +1,7 @@
-"""Commands of the package that begin in a copy of a process which has imported much.
+"""Commands of the package that start as copies of a process with many imported modules.
 
-Importing takes most of the time of a short command. A command in the folder passes its arguments, variables,
-folder and streams to the server; the server forks, and the copy does what the command's own process would do.
+Imports take most of the time of a short command. A command in the folder passes its arguments, variables,
+folder and streams to the server; the server forks, and the copy runs the command.
 """
 
 import ast
@@ -20,7 +20,7 @@ from pathlib import Path
 import qaic
 from child_process import started
 
-#: modules that need more than the package itself does
+#: Modules that need more than the package itself.
 _OTHER_PACKAGES = ("qaic.ray", "qaic.serving")
 
 _CLIENT = """
@@ -41,7 +41,7 @@ def installed(folder, root):
     scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
     client = folder / "client.py"
     client.write_text(_CLIENT.format(address=address))
-    # A line `#!` cannot name an interpreter whose path has a space.
+    # A line `#!` cannot name an interpreter whose path contains a space.
     python = f"#!/bin/sh\nexec {shlex.quote(sys.executable)}"
     for name in scripts:
         (folder / name).write_text(f'{python} -IS {shlex.quote(str(client))} "$0" "$@"\n')
@@ -56,9 +56,9 @@ def installed(folder, root):
 
 
 def serve(address, scripts):
-    """Fork for each command, and return in the copy what the command returns.
+    """Fork for each command, and return the command's result in the copy.
 
-    The engine, which starts threads when it is imported, is left to the copies.
+    Only the copies import the engine, because it starts threads at its import.
     """
     for module in pkgutil.walk_packages(qaic.__path__, "qaic."):
         if not module.name.startswith(_OTHER_PACKAGES) and not module.name.endswith(".__main__"):
@@ -66,7 +66,7 @@ def serve(address, scripts):
     assert "onnxruntime" not in sys.modules
     modules = {name: place.split(":") for name, place in scripts.items()}
     functions = {name: getattr(import_module(module), name_) for name, (module, name_) in modules.items()}
-    # A copy would visit, and so copy, all objects when it ends, which takes longer than most commands.
+    # At its end, a copy would visit, and therefore copy, all objects, which takes longer than most commands.
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,4 @@
-"""The AIC configuration classes: fields of the documentation, and only what was set becomes a request."""
+"""The AIC configuration classes: the documented fields; only fields that were set have an effect."""
 
 import copy
 import doctest
@@ -17,7 +17,7 @@ from qaic import configs
 from qaic.configs import AicCompilerConfig, AicConfigHelper, AicRuntimeConfig, aic_models
 from qaic.errors import OptionError
 
-# Names and defaults as the documentation prints them.
+# Names and defaults, as in the documentation.
 COMPILER_FIELDS = {
     "buffer_dealloc_delay": 2,
     "cluster_sizes": "1 2 0",
@@ -65,7 +65,7 @@ RUNTIME_FIELDS = {
     "threads_per_queue": 4,
 }
 
-# Keys of the back-end extension file in their exact case.
+# Keys of the back-end extension file, in their exact case.
 JSON_KEYS = {
     "buffer_dealloc_delay": "compiler_buffer_dealloc_delay",
     "cluster_sizes": "compiler_cluster_sizes",
@@ -173,7 +173,7 @@ def test_the_helper_refuses_other_objects(arguments):
 def test_unknown_fields_name_the_nearest():
     with pytest.raises(ValidationError, match="did you mean num_of_cores") as caught:
         AicCompilerConfig(num_of_core=4, stat_level="x")
-    # Everything wrong is listed at once.
+    # One error lists all problems.
     assert {error["loc"] for error in caught.value.errors()} == {("stat_level",), ("num_of_core",)}
     config = AicCompilerConfig()
     with pytest.raises(ValidationError, match="did you mean stat_level"):
@@ -187,7 +187,7 @@ def test_unknown_fields_name_the_nearest():
     [
         ("num_of_cores", "many"),
         ("convert_to_fp16", "perhaps"),
-        ("pmu_recipe_opt", "HmxMacs"),  # an option of the tools that the documented class lacks
+        ("pmu_recipe_opt", "HmxMacs"),  # an option of the tools that the documented class does not have
         ("graph_names", "model"),
         ("cluster_sizes", [4, 4]),
     ],

@@ -1,4 +1,4 @@
-"""``CompileConfig`` for AIC: fields, exclusions, dumps, files, names of binaries."""
+"""``CompileConfig`` for AIC: fields, exclusions, dumps, files, names of containers."""
 
 import copy
 import json
@@ -307,7 +307,7 @@ def test_a_missing_file_is_not_found(tmp_path):
         CompileConfig.from_backend_extensions("HTP", tmp_path / "none.json")
 
 
-# --- the rest -----------------------------------------------------------------------------------------------
+# --- other fields -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", ["myqpc", "myqpc.bin", "myqpc_backend", "myqpc_backend.bin"])

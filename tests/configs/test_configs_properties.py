@@ -1,4 +1,4 @@
-"""Configuration classes: what is set survives every way of writing it down, and nothing else appears."""
+"""Configuration classes: every form keeps the fields that were set, and adds nothing."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ from qaic.options import resolve
 from qaic.options.spec import JsonForm
 from qaic.options.table import SPECS
 
-# Valid values of each field, so that the same set can be given in every form.
+# Valid values of each field, so that all forms can contain the same set.
 VALUES = {
     "buffer_dealloc_delay": st.integers(0, 10),
     "cluster_sizes": st.sampled_from(["2 2", "1 1"]),
@@ -46,7 +46,7 @@ VALUES = {
     "submit_num_retries": st.integers(0, 9),
     "submit_timeout": st.integers(0, 9),
     "threads_per_queue": st.integers(1, 9),
-    # Files that do not exist: only the classes read the names.
+    # Files that do not exist: the classes only read the names.
     "mdp_dump_partition_config": st.just("dump.json"),
     "mdp_load_partition_config": st.just("load.json"),
 }

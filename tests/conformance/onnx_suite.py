@@ -1,7 +1,7 @@
-"""ONNX's own node tests, run by ONNX's own runner, with what became of each test.
+"""ONNX's own node tests, run by ONNX's own runner, with the outcome of each test.
 
-The runner reports through ``unittest``; it is run in process and its verdicts are collected here, so that two
-backends can be compared test by test.
+The runner reports through ``unittest``. This module runs it in the same process and collects its verdicts, so
+that the tests can compare two backends test by test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from onnx.backend.base import Backend
 
-#: suffix that the runner adds for the one device both backends have
+#: Suffix that the runner adds for the only device of both backends.
 _SUFFIX = "_cpu"
 
 
@@ -36,27 +36,27 @@ class Status(StrEnum):
     """Outcome of a test."""
 
     PASSED = "passed"
-    #: ran and gave a wrong result, or broke
+    #: Ran and gave a wrong result, or failed.
     FAILED = "failed"
-    #: the backend reported beforehand that it cannot run the model
+    #: The backend reported in advance that it cannot run the model.
     UNSUPPORTED = "unsupported"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Verdict on one test; ``reason`` is a stable class, ``message`` the words."""
+    """Verdict on one test; ``reason`` is a stable class, ``message`` is the text."""
 
     status: Status
     reason: str = ""
     message: str = ""
 
 
-#: groups of the suite whose data are in the onnx package or are generated; "real" models would be downloaded
+#: Groups of the suite whose data is in the onnx package or is generated; "real" models would be downloaded.
 _GROUPS = ("NodeModel", "SimpleModel", "PyTorchConvertedModel", "PyTorchOperatorModel")
 
 
 class _Prepared:
-    """Hands numpy scalars on as arrays: the suite has both, and onnxruntime's adapter takes arrays only."""
+    """Passes numpy scalars as arrays: the suite has both, and onnxruntime's adapter accepts only arrays."""
 
     def __init__(self, prepared):
         self._prepared = prepared
@@ -66,7 +66,7 @@ class _Prepared:
 
 
 def as_function(model: ModelProto) -> ModelProto:
-    """Move the nodes of a model into a function, and their attributes into defaults of the function."""
+    """Move the nodes of a model into a function, and their attributes to defaults of the function."""
     graph = model.graph
     if model.functions or graph.sparse_initializer or not graph.node:
         return model
@@ -102,11 +102,11 @@ class Way:
 
     options: tuple[tuple[str, object], ...] = ()
     change: Callable[[ModelProto], ModelProto] = lambda model: model
-    #: largest error of a float result, divided by the largest expected value; None for ONNX's own limits
+    #: Largest error of a float result, divided by the largest expected value; None for ONNX's own limits.
     tolerance: float | None = None
 
 
-#: float16 has 11 bits, and a result is rounded once for each operation before it
+#: float16 has 11 bits, and each operation before a result rounds once.
 WAYS = {
     "float32": Way(),
     "float16": Way((("convert_to_fp16", True),), tolerance=2**-7),
@@ -138,7 +138,7 @@ def _cases(backend: type[Backend], way: Way = WAYS["float32"]) -> dict[str, unit
                 kwargs = {**kwargs, **dict(way.options)}
                 return _Prepared(super().prepare(way.change(model), *args, **kwargs))
             except Exception as error:
-                # The runner hands on the text alone.
+                # The runner passes only the text.
                 _refusals.append(error)
                 raise
 
@@ -156,7 +156,7 @@ def _cases(backend: type[Backend], way: Way = WAYS["float32"]) -> dict[str, unit
                 _compared(way.tolerance, cls, ref_outputs, outputs, **more)
 
     with warnings.catch_warnings():
-        # The generator of the expected values divides by zero on purpose.
+        # The generator of the expected values divides by zero intentionally.
         warnings.simplefilter("ignore")
         groups = Comparing(Recording, __name__).test_cases
     return {
@@ -167,7 +167,7 @@ def _cases(backend: type[Backend], way: Way = WAYS["float32"]) -> dict[str, unit
     }
 
 
-#: what `prepare` raised last, newest at the end
+#: Exceptions that `prepare` raised, the latest at the end.
 _refusals: list[Exception] = []
 
 
@@ -177,15 +177,15 @@ def names(backend: type[Backend]) -> list[str]:
 
 
 def names_of_forms() -> list[str]:
-    """Names of the tests of nodes in which an operator has inputs or attributes as in no test before."""
+    """Names of tests of nodes in which an operator has a new combination of inputs or attributes."""
     known: set[tuple[object, ...]] = set()
     found = []
     with warnings.catch_warnings():
-        # The generator of the expected values divides by zero on purpose.
+        # The generator of the expected values divides by zero intentionally.
         warnings.simplefilter("ignore")
         cases = sorted(load_model_tests(kind="node"), key=lambda case: case.name)
     for case in cases:
-        # Older onnx has the models in files.
+        # Older versions of onnx contain the models as files.
         model = case.model or onnx.load(Path(case.model_dir) / "model.onnx")
         sets = tuple((entry.domain, entry.version) for entry in model.opset_import)
         forms = {
@@ -216,7 +216,7 @@ def run(backend: type[Backend], selected: Iterable[str], way: Way = WAYS["float3
             warnings.simplefilter("ignore")
             _cases(backend, way)[name].run(result)
         outcomes[name] = result.outcome
-    # Exceptions keep the sessions they came from.
+    # Exceptions keep the sessions that raised them.
     _refusals.clear()
     return outcomes
 
@@ -250,7 +250,7 @@ def _classify_qaic(error: BaseException) -> Outcome:
 
 
 def _classify_onnxruntime(error: BaseException) -> Outcome:
-    """Classify an exception of ONNX Runtime or its adapter as a refusal or a failure."""
+    """Classify an exception of onnxruntime or its adapter as a refusal or a failure."""
     kind = type(error).__name__
     refused = bool(_refusals) or kind in {"RuntimeError", "TypeError"}
     return Outcome(Status.UNSUPPORTED if refused else Status.FAILED, kind, _one_line(error))
@@ -267,7 +267,7 @@ _CLASSIFIERS: dict[str, Callable[[BaseException], Outcome]] = {
 
 
 def exceptions(way: str) -> dict[str, str]:
-    """Read the tests that do not pass when compiled in one way, and why."""
+    """Read the tests that do not pass when they are compiled in one way, and the reasons."""
     content = (Path(__file__).parent / "exceptions.json").read_text(encoding="utf-8")
     return json.loads(content)[way]
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _DEVICE: Final = "CPU"
 
-#: messages of the compiler about valid models that a program cannot represent; all others mean an invalid
-#: model
+#: Messages of the compiler about valid models that a program cannot represent; all others mean an invalid
+#: model.
 _LIMITS: Final = frozenset(
     {
         "compile.dynamic_shape",
@@ -55,7 +55,7 @@ _LIMITS: Final = frozenset(
 
 
 class UnsupportedModelError(CompileError, unittest.SkipTest):
-    """The model is valid but beyond what a program can hold; the ONNX test-suite counts it as skipped."""
+    """The model is valid, but a program cannot represent it; ONNX's test suite counts it as skipped."""
 
 
 class QaicBackendRep(BackendRep):
@@ -165,7 +165,7 @@ class QaicBackend(Backend):
                 raise UnsupportedModelError(
                     error.message, code=error.code, context=error.context, hints=error.hints
                 ) from error
-            # An opened container no longer needs its file, which has been read or mapped.
+            # An opened container no longer needs its file, which was read or mapped.
             session = Session(container)
         session.update_backend_options(**options.runtime.backend_options())
         session.setup()
@@ -241,7 +241,7 @@ def _model_of(
     values = [_value(name, np.asarray(array)) for name, array in _by_name(inputs, names).items()]
     outputs = [name for name in node.output if name]
     if outputs_info is None:
-        # Neither type nor shape: shape inference fills them in.
+        # Shape inference adds the type and the shape.
         results = [ValueInfoProto(name=name) for name in outputs]
     else:
         results = [

@@ -1,4 +1,4 @@
-"""``qaic_backend``: the interface ONNX defines (its test-suite runs in ``tests/conformance``)."""
+"""``qaic_backend``: the interface that ONNX defines (`test_onnx_suite.py` runs its test suite)."""
 
 import gc
 import unittest

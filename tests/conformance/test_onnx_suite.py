@@ -1,4 +1,6 @@
-"""ONNX's own tests of every operator: what onnxruntime passes, qaic passes or refuses for a known reason."""
+"""ONNX's own tests of every operator: if onnxruntime passes a test, qaic passes it or refuses for a known
+reason.
+"""
 
 import json
 from pathlib import Path
@@ -14,12 +16,12 @@ import emulated_cards
 import engine_version
 import sampling
 
-#: a thousand containers are written, or two with `--whole`
+#: A thousand containers are written, or two thousand with `--whole`.
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 
-#: limits of a program; everything else that onnxruntime runs must run
+#: Limits of a program; all other tests that onnxruntime runs must run.
 LIMITS = {"compile.unsupported_type", "compile.unbound_symbol", "compile.dynamic_shape"}
 
 
@@ -56,7 +58,7 @@ def test_no_test_fails_that_onnxruntime_passes(outcomes):
         if ours[name].status is Status.FAILED and outcome.status is Status.PASSED and name not in exceptions
     }
     assert not lost
-    # An exception that is not needed any more hides the next defect.
+    # An exception that is no longer needed would hide the next defect.
     assert [name for name in exceptions if name in ours and ours[name].status is Status.PASSED] == []
 
 
@@ -77,7 +79,7 @@ def test_functions_with_default_attributes_give_the_same_results(request, forms,
     ours, _ = outcomes
     expanded = forms[::3] if sampling.is_sampled(request.node) else forms
     found = onnx_suite.run(QaicBackend, expanded, onnx_suite.WAYS["expanded"])
-    # The engine lacks kernels of the newest operators, which it expands only outside of functions.
+    # The engine lacks kernels for the newest operators, which it expands only outside functions.
     changed = {
         name: outcome
         for name, outcome in found.items()
@@ -89,7 +91,7 @@ def test_functions_with_default_attributes_give_the_same_results(request, forms,
 @pytest.mark.skipif(not engine_version.is_newest(), reason="the reasons are of a newer engine")
 def test_float16_fails_where_a_reason_is_written_down():
     found = onnx_suite.run(QaicBackend, onnx_suite.exceptions("float16"), onnx_suite.WAYS["float16"])
-    # An exception that is not needed any more hides the next defect.
+    # An exception that is no longer needed would hide the next defect.
     assert {outcome.status for outcome in found.values()} == {Status.FAILED}
 
 
@@ -106,7 +108,7 @@ def test_every_refusal_names_tensor_or_operator_and_reason(outcomes):
 @pytest.mark.virtual_card("fewer tests run on cards")
 def test_most_tests_pass(request, outcomes):
     ours, theirs = outcomes
-    # Guards the other tests here: they compare, and would be content with a suite in which nothing ran.
+    # Guards the other tests here, which would pass if the suite ran nothing.
     assert len(ours) > (900 if sampling.is_sampled(request.node) else 1500)
     lost = sum(outcome.status is Status.PASSED for outcome in theirs.values())
     assert len(ours) - len(theirs) >= 9 * lost

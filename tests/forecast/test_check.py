@@ -1,4 +1,4 @@
-"""``qaic.check`` and ``openqaic check``: sections, JSON, pages, and what is refused."""
+"""``qaic.check`` and ``openqaic check``: sections, JSON, pages, and refusals."""
 
 import json
 import re
@@ -160,7 +160,7 @@ def test_a_model_that_does_not_compile_is_answered_with_the_reason(tmp_path, cap
     shown = capfd.readouterr()
     assert "does not compile" in shown.out
     assert "Traceback" not in shown.out + shown.err
-    # The line that fixes the open dimension runs as it is printed.
+    # The line that fixes the open dimension runs as printed.
     (line,) = (line for line in shown.out.splitlines() if line.startswith("next: "))
     assert main(shlex.split(line)[2:]) == 0
 
@@ -247,7 +247,7 @@ def test_each_step_outside_of_the_measured_rows_is_named(model):
     assert any("precision is fp16+mxfp6" in reason for reason in far)
     assert any("card is ultra" in reason for reason in far)
     assert not any("precision is" in reason or "card is" in reason for reason in near)
-    # The model is far smaller than all measured ones. Large numbers have commas, not a power of ten.
+    # The model is much smaller than all measured models. Large numbers have commas, not a power of ten.
     assert any(
         re.fullmatch(r"weights: [\d,]+, measured models have \d[\d,]+,\d{3} to \d[\d,]+", one) for one in near
     )
@@ -273,7 +273,7 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
         f"{title}: " in text for title in ("Operators supported", "Memory sufficient", "Precision sufficient")
     )
     assert "http://" not in text
-    # A page names options as the tool does, and as Python does.
+    # A page names options in the form of the tool, and in the form of Python.
     assert "needs samples of real data (--samples)." in text
     assert "needs samples of real data (samples)." in qaic.check(model).page(page).read_text()
     assert main(["check", str(model), "-o", str(tmp_path / "check.txt")]) == 2
@@ -392,7 +392,7 @@ def test_every_line_of_a_check_compiles_with_the_batch(tmp_path, second, options
     lines = {line for section in found.values() for line in section["next"].values()}
     for line in sorted(lines):
         _, _, path, *words = shlex.split(line)
-        # Words before the options of the compiler are options of the command.
+        # Words before the compiler's options are options of the command.
         given = {option.name: option.value for option in read_argv([word for word in words if "=" in word])}
         if line.startswith("openqaic"):
             assert "batchsize" not in options or "batchsize" in given, line

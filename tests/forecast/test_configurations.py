@@ -1,4 +1,4 @@
-"""The configurations that are shown first: they fit the card, and none of the others is better."""
+"""The configurations that are listed first fit the card, and no other configuration is better."""
 
 import numpy as np
 from hypothesis import given

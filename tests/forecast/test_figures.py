@@ -1,4 +1,4 @@
-"""The committed fit matches the committed rows, and the page shows its figures."""
+"""The committed fit matches the committed rows, and the page contains its figures."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from generators import forecast_page
 from qaic.forecast.speed import Parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "forecast.md"
-#: how far a fit that starts elsewhere may end, in logarithms of forecasts
+#: Largest distance of a fit with another start, in logarithms of forecasts.
 NEAR = 0.02
 
 

@@ -1,4 +1,4 @@
-"""Work of operations: counted by hand, and the committed tables match the networks."""
+"""Work of operations: counted by hand; the committed tables match the networks."""
 
 import json
 

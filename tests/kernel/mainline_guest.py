@@ -59,15 +59,15 @@ def expected(program, feeds):
 
 
 def held():
-    """Cores of the card that programs have."""
+    """Cores of the card that programs use."""
     facts = _core.Context().devices()[0]
     return facts["nsp_total"] - facts["nsp_free"]
 
 
 def set_faults(plan):
-    """Set the faults of the card, from its next access on."""
+    """Set the faults of the card, starting with its next access."""
     path = Path(os.environ["QAIC_GUEST_FAULTS"])
-    # The second line distinguishes a plan from an earlier equal plan.
+    # The second line distinguishes a plan from an equal earlier plan.
     path.with_suffix(".part").write_text(f"{plan}\n{next(PLANS)}\n")
     path.with_suffix(".part").rename(path)
 

@@ -1,11 +1,11 @@
-"""Tests that also run in the guest, on the mainline driver, and the reasons why others do not.
+"""Tests that also run in the guest with the mainline driver, and the reasons why others do not.
 
-Every file of tests that opens a device is in :data:`FILES` or, by itself or with its folder, in
-:data:`LEFT_OUT` (tests/repository/test_card_differences.py checks that). `make test-kmd` runs those left
-out on the emulated driver, whose calls answer as the mainline one's do (rust/qaic-emu/tests/differential).
+Every test file that opens a device is in :data:`FILES`, or it or its folder is in :data:`LEFT_OUT`
+(tests/repository/test_card_differences.py checks this). `make test-kmd` runs the files in LEFT_OUT on the
+emulated driver, whose calls give the same replies as the mainline driver (rust/qaic-emu/tests/differential).
 """
 
-#: files of tests
+#: Test files.
 FILES = (
     "tests/api/test_devices.py",
     "tests/api/test_opening_forms.py",
@@ -38,7 +38,7 @@ FILES = (
 _NO_LOSSES = "Linux 6.12 reports no cores that fail, so the wait ends by its limit"
 _OPENED_THERE = "the card's process opens the engine"
 
-#: tests that cannot be there, by a part of their name, with the reason
+#: Tests that cannot run there, by a part of their name, with the reason.
 EXCLUDED = {
     "test_a_queue_of_another_device_is_refused": "the guest has one card",
     "test_without_a_device_it_is_the_first_of_the_context": "the guest has one card",
@@ -62,7 +62,7 @@ _SEVERAL = "takes several devices"
 _NOT_LOOKED_AT = "most of it passes there; which tests cannot, and why, has not been looked at"
 _ENGINE = "looks at the engine's files or failures, which are in the card's process"
 
-#: files and folders left out, with the reason; if both are named, the file's entry applies
+#: Excluded files and folders, with the reason; if both are listed, the entry of the file applies.
 LEFT_OUT = {
     "tests/accuracy": _NUMBERS,
     "tests/cli": _ABOVE,
@@ -101,7 +101,7 @@ LEFT_OUT = {
     "tests/compilation/test_option_effects.py": _NUMBERS,
     "tests/api/test_serving_packages.py": _ABOVE,
     "tests/session/test_session_lifecycle.py": _NOT_LOOKED_AT,
-    # The driver's ATTACH_SLICE_BO returns ENOSPC, as the emulated one does if memory is in small pieces.
+    # The driver's ATTACH_SLICE_BO returns ENOSPC, like the emulated driver if memory is in small pieces.
     "tests/session/test_session_limits.py": "its buffers have more pieces there than a ring has places",
     "tests/session/test_session_memory.py": _ENGINE,
     "tests/session/test_session_profile.py": _ENGINE,
@@ -128,7 +128,7 @@ LEFT_OUT = {
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what cannot be there (this is a plugin of pytest)."""
+    """Exclude tests that cannot run there (this module is a plugin of pytest)."""
     excluded = [item for item in items if any(part in item.nodeid for part in EXCLUDED)]
     config.hook.pytest_deselected(items=excluded)
     items[:] = [item for item in items if item not in excluded]

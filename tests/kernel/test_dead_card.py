@@ -1,4 +1,4 @@
-"""A card that falls off the bus: the last test in a guest, which has no card afterwards."""
+"""A card that disappears from the bus: the last test in a guest, which has no card afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = in_guest
 
 
 def test_a_card_that_falls_off_the_bus_is_lost_and_nothing_hangs(tmp_path):
-    """Nothing answers, and reads return ones; the driver waits three seconds for messages here."""
+    """The card does not answer, and reads return ones; here, the driver waits three seconds for messages."""
     program = compiled(tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}])
     feed = random(2, 3, 8)
     with device(**MAINLINE):

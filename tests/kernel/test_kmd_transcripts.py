@@ -1,8 +1,8 @@
-"""The system calls of programs, on the emulated driver and on the mainline one of Linux 6.12.
+"""The system calls of programs, with the emulated driver and with the mainline driver of Linux 6.12.
 
-Those of stored containers were recorded on the mainline driver (``tests/kernel/record_transcripts.sh``), so
-every run compares with it; in the guest of ``make test-kernel`` the other programs run on both.
-:mod:`transcript_equality` says what counts as the same.
+The calls of stored containers were recorded with the mainline driver
+(``tests/kernel/record_transcripts.sh``), so every run compares with them. In the guest of ``make
+test-kernel``, the other programs run with both drivers. :mod:`transcript_equality` defines equality.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transcript_equality import differences
 
 RECORDED = Path(__file__).parents[1] / "data" / "transcripts" / "mainline"
 MAINLINE = {"QAIC_KMD": "sys"}
-#: the profile of the guest's kernel
+#: The profile of the guest's kernel.
 EMULATED = {"QAIC_KMD": "emu", "QAIC_EMU_PROFILE": "new"}
 
 IS_GUEST = "User Mode Linux" in Path("/proc/cpuinfo").read_text()
@@ -32,7 +32,7 @@ def containers(tmp_path_factory):
 
 
 def recorded(name, folder, transcript, variables):
-    """Run a program; returns the path of its transcript, and its output."""
+    """Run a program; return the path of its transcript, and its output."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("QAIC_EMU", "QAIC_KMD"))
     }
@@ -51,7 +51,7 @@ def recorded(name, folder, transcript, variables):
 
 @pytest.mark.parametrize("name", transcript_programs.STORED)
 def test_calls_of_stored_containers_are_those_that_the_mainline_driver_answered(name, tmp_path):
-    """The calls on the emulated driver; in the guest, also on the mainline driver."""
+    """The calls to the emulated driver; in the guest, also those to the mainline driver."""
     found, _ = recorded(name, "none", tmp_path / "found.jsonl", MAINLINE if IS_GUEST else EMULATED)
     assert not (different := differences(RECORDED / f"{name}.jsonl", found)), "\n".join(different)
 

@@ -1,4 +1,4 @@
-"""Programs on a card behind the mainline driver, in the guest of `make test-kernel`, which has it."""
+"""Programs on a card with the mainline driver, in the guest of `make test-kernel`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_sets_of_shapes_in_any_order(tmp_path, combined, level):
 
 
 def test_buffers_in_many_pieces_of_memory(tmp_path):
-    """Buffers of megabytes, which the driver divides if their pages are not contiguous."""
+    """Buffers of megabytes, which the driver splits if their pages are not contiguous."""
     program = compiled(tmp_path, two_outputs(16), network_specialization_config=[{"batch": 16, "seq": 4096}])
     feeds = [random(16, 4096, 8) for _ in range(3)]
     wanted = expected(program, feeds)
@@ -138,7 +138,7 @@ def test_two_processes_share_the_card(tmp_path):
         for process in processes:
             process.communicate("go\n", timeout=60)
             assert process.returncode == 0
-        # The driver has the firmware free what a process had.
+        # The driver makes the firmware free the resources of a process.
         assert held() == 0
     for number, results in enumerate(wanted):
         assert np.load(tmp_path / f"found{number}.npy").tobytes() == results["y"].tobytes()
@@ -158,7 +158,7 @@ def test_a_killed_process_leaves_nothing_on_the_card(tmp_path):
 
 
 def test_signals_during_control_messages_repeat_none(tmp_path, faults):
-    """``msg_xfer`` ends its wait at a signal, but the firmware executes the message."""
+    """``msg_xfer`` stops waiting at a signal, but the firmware executes the message."""
     program = compiled(
         tmp_path, two_outputs(), network_specialization_config=[{"batch": 2, "seq": 3}], aic_num_cores=2
     )
@@ -190,9 +190,9 @@ def test_signals_during_control_messages_repeat_none(tmp_path, faults):
 
 @pytest.mark.parametrize("command", ["load_elf", "activate", "deactivate"])
 def test_a_process_that_is_stopped_in_a_control_message_goes_on(command, tmp_path, faults):
-    """The kernel makes the call again; what that has cost comes back when the process ends.
+    """The kernel repeats the call; the resources of the first call are released when the process ends.
 
-    Firmware refuses a part of constants that comes again, so the program has none.
+    Firmware refuses a part of constants that is sent again, so the program has no constants.
     """
     program = compiled(tmp_path, without_constants(), network_specialization_config=[{"batch": 2, "seq": 3}])
     feed = random(2, 3, 8)

@@ -1,12 +1,12 @@
-"""Transcripts of two drivers, compared after what is of one card or one moment is made equal.
+"""Comparison of transcripts of two drivers, after values of one card or one moment are normalized.
 
-That is, in addition to what :mod:`transcript` leaves out of every comparison (ids of processes, addresses
-and descriptors of the host, places of mappings, latencies, temperatures, events):
+In addition to the values that :mod:`transcript` ignores in every comparison (ids of processes, addresses and
+descriptors of the host, places of mappings, latencies, temperatures, events), these values are normalized:
 
 * names of nodes and places on the bus (:data:`NODE`);
-* waits that end with their time limit, which are made again: how long an inference takes is chance;
-* the numbers and addresses that the firmware gives (:data:`GIVEN`), as long as each stands for one of the
-  other side's.
+* waits that end with their time limit and are repeated, because the duration of an inference is random;
+* the numbers and addresses that the firmware assigns (:data:`GIVEN`), if each corresponds to one of the other
+  side.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from transcript.diff import compare
 from transcript.lines import Line, read
 
 NODE = frozenset({"nodes", "path"})
-#: begins of memory that addresses count from
+#: First addresses of memory ranges.
 BASES = frozenset({"ddr_base", "mcid_base"})
 GIVEN = BASES | {"constants_id", "elf_id", "activation_id", "dynamic_ddr_base", "mcid_base_dma_cmd"}
-#: addresses of the device's memory
+#: Addresses of the device's memory.
 ADDRESSES = frozenset({"dev_addr", "db_addr"})
 
 
@@ -48,14 +48,14 @@ def _comparable(lines: list[Line]) -> list[Line]:
 
 
 class _Numbers:
-    """The numbers of one side, converted to those of the other."""
+    """The numbers of one side, mapped to those of the other."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, int], int] = {}
         self.bases: dict[int, int] = {}
 
     def learn(self, a: Any, b: Any) -> None:
-        """Take note of what both sides gave at one place."""
+        """Record the numbers of both sides at one place."""
         if isinstance(a, dict) and isinstance(b, dict):
             for name in a.keys() & b.keys():
                 one, two = a[name], b[name]
@@ -89,7 +89,7 @@ class _Numbers:
             return b
         words = list(struct.unpack(f"<{len(b) // 4}I", b))
         pairs = {(two, one) for (_, two), one in self.of.items()}
-        # Numbers of 64 bits are two words.
+        # 64-bit numbers are two words.
         halves = {(two & 0xFFFF_FFFF, one & 0xFFFF_FFFF) for two, one in pairs}
         halves |= {(two >> 32, one >> 32) for two, one in pairs}
         for at, other in enumerate(struct.unpack(f"<{len(a) // 4}I", a)):
@@ -99,7 +99,7 @@ class _Numbers:
 
 
 def _in_numbers_of(a: list[Line], b: list[Line]) -> list[Line]:
-    """Return `b` with the numbers of `a`, call by call; calls after a difference stay unchanged."""
+    """Return `b` with the numbers of `a`, call by call; calls after a difference do not change."""
     numbers, found = _Numbers(), []
     for index, line in enumerate(b):
         other = a[index] if index < len(a) and a[index].name == line.name else None

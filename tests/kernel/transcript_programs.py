@@ -1,8 +1,8 @@
 """Programs whose system calls are compared.
 
-``python transcript_programs.py NAME FOLDER`` runs one on whatever card there is. FOLDER has containers, which
-:func:`containers` makes; the names of :data:`STORED`, containers in tests/data/qpc, need none.
-One thread asks for everything, so that the calls have one order.
+``python transcript_programs.py NAME FOLDER`` runs one program on the card of the machine. FOLDER contains the
+containers that :func:`containers` writes; the names in :data:`STORED`, containers in tests/data/qpc, need
+none. One thread makes all calls, so that their order is fixed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from qaic import _core, errors
 from session_models import model, save
 
 DATA = Path(__file__).parents[1] / "data" / "qpc"
-#: containers for cards, whose bytes no compiler changes; the last comes from `card_programs`. The last
-#: request of each is for an output: where another stands behind it, the next inference may begin before
-#: that has come back, and then it is asked for twice.
+#: Containers for cards, whose bytes do not depend on the compiler; the last one comes from `card_programs`.
+#: The last request of each program is for an output. If another request followed it, the next inference could
+#: begin before this request has returned, and the request would be sent twice.
 STORED = (
     "s01_simple_f32_file",
     "s03_shared_dma_memcopy",
@@ -53,7 +53,7 @@ def _network(width):
 
 
 def containers(folder):
-    """Compile what the programs run."""
+    """Compile the containers of the programs."""
     path = save(folder, _network(70))
     options = {
         "sets": {"network_specialization_config": SETS, "aic_num_cores": 2},
@@ -136,7 +136,7 @@ def low_level(folder):
 
 
 def _by_hand(path):
-    """Three inferences; the second one has as little data as is permitted."""
+    """Three inferences; the second one has as little data as allowed."""
     context = qaicrt.Context()
     container = qaicrt.Qpc(str(path))
     program = qaicrt.Program(context, 0, container, qaicrt.QAicProgramProperties())

@@ -1,4 +1,4 @@
-"""Small models with nodes that are known to lose in a precision, and samples for them."""
+"""Small models with nodes that lose precision, and samples for the models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FLOAT = TensorProto.FLOAT
 
 
 def model_of(nodes, inputs, outputs, constants=None, opset=17):
-    """Make a model of nodes ``(operator, inputs, output, attributes)`` and of names with shapes."""
+    """Build a model of nodes ``(operator, inputs, output, attributes)`` and of names with shapes."""
     made = [
         helper.make_node(operator, list(read), [output], name=f"node_{output}", **attributes)
         for operator, read, output, attributes in nodes
@@ -48,7 +48,7 @@ def samples(inputs, count=5, seed=0, scale=1.0):
 
 
 def overflowing(places=(1,), length=4, width=16):
-    """A chain of normalizations, some of which have squares beyond float16; also returns those nodes."""
+    """A chain of normalizations; in some of them, squares exceed float16. Also returns these nodes."""
     rng = np.random.default_rng(3)
     nodes, constants, planted = [], {"root": np.array(1 / width, np.float32)}, []
     value = "x"
@@ -72,7 +72,7 @@ def overflowing(places=(1,), length=4, width=16):
 
 
 def cancelling():
-    """Adds a large number, and takes it away: float16 loses what was there before."""
+    """Adds a large number and subtracts it again, so float16 loses the original value."""
     constants = {"large": np.array(3000, np.float32), "w": np.eye(16, dtype=np.float32)}
     nodes = [
         node("MatMul", "x w", "plain"),
@@ -85,7 +85,7 @@ def cancelling():
 
 
 def underflowing():
-    """Multiplies small numbers and enlarges the products again."""
+    """Multiplies small numbers and scales the products up again."""
     constants = {"small": np.array(2.0**-12, np.float32), "back": np.array(2.0**12, np.float32)}
     nodes = [
         node("Mul", "x small", "less"),
@@ -98,7 +98,7 @@ def underflowing():
 
 
 def convolutional(outlier=1.0):
-    """Two convolutions and a dense layer; a channel of the first may be far larger than the others."""
+    """Two convolutions and a dense layer; one channel of the first can be much larger than the others."""
     rng = np.random.default_rng(5)
     first = rng.standard_normal((16, 3, 3, 3)).astype(np.float32) / 5
     first[2] *= outlier
@@ -109,7 +109,7 @@ def convolutional(outlier=1.0):
         "w": rng.standard_normal((8, 10)).astype(np.float32),
         "b": rng.standard_normal(10).astype(np.float32),
     }
-    # Large values count as much as the others.
+    # Large values count as much as other values.
     constants["k2"][:, 2] /= outlier
     nodes = [
         node("Conv", "x k1 b1", "c1", pads=[1, 1, 1, 1]),
@@ -126,7 +126,7 @@ def convolutional(outlier=1.0):
 
 
 def attention(width=32, tokens=8, layers=2):
-    """A small transformer of plain operators, with wide matrices for MXFP6."""
+    """A small transformer of simple operators, with wide matrices for MXFP6."""
     rng = np.random.default_rng(7)
     constants = {
         "axes": np.array([-1], np.int64),
@@ -162,7 +162,7 @@ def attention(width=32, tokens=8, layers=2):
 
 
 def branching():
-    """An If whose branches read values around it, and decide by a sum."""
+    """An If whose branches read outer values; a sum selects the branch."""
     value = helper.make_tensor_value_info
     then_graph = helper.make_graph(
         [helper.make_node("Mul", ["inner", "inner"], ["squared"])],
@@ -219,9 +219,9 @@ def calls_of_a_function(calls=3, width=16):
 
 
 def mixed_faults(kinds, width=16):
-    """A chain of blocks, each harmless or with one planted fault; also returns name -> reason.
+    """A chain of blocks, each without a fault or with one planted fault; also returns name -> reason.
 
-    Kinds are ``calm``, ``overflow``, ``cancellation`` and ``underflow``. Every block takes and gives values
+    Kinds are ``calm``, ``overflow``, ``cancellation`` and ``underflow``. Every block reads and writes values
     of about the size 1.
     """
     rng = np.random.default_rng(17)
@@ -269,8 +269,8 @@ def mixed_faults(kinds, width=16):
 def flat_decoder(outlier=None, context=24, width=16, vocabulary=12):
     """A decoder of one layer whose cache is [1, slots, width]; padding is written to the last slot.
 
-    `outlier` is a channel of its values that is a thousand times as large as the others; the weights that
-    read it are as much smaller.
+    `outlier` is a channel whose values are a thousand times as large as the others; the weights that read it
+    are smaller by the same factor.
     """
     rng = np.random.default_rng(23)
 
@@ -343,8 +343,7 @@ def planted_transformer(faults, width=16, tokens=6):
     """A transformer with one planted fault in each layer; also returns name -> reason, and the nodes to keep.
 
     Faults are ``calm``, ``overflow`` (in the variance of the normalization), ``cancellation`` (in the sum
-    behind the attention), ``underflow`` (in the scores) and ``outlier channel`` (of the values, for
-    integers).
+    after the attention), ``underflow`` (in the scores) and ``outlier channel`` (of the values, for integers).
     """
     rng = np.random.default_rng(31)
     constants = {
@@ -409,7 +408,7 @@ def planted_transformer(faults, width=16, tokens=6):
         if fault == "cancellation":
             nodes += [node("Add", f"{out} large", f"high{at}"), node("Sub", f"high{at} large", f"low{at}")]
             planted[f"low{at}"] = "cancellation"
-            # The product rounds together with what is added to it.
+            # The product rounds together with its addend.
             kept |= {out, f"high{at}", f"low{at}"}
             out = f"low{at}"
         nodes.append(node("Add", f"{value} {out}", f"layer{at}"))

@@ -1,4 +1,4 @@
-"""Models for tests of calibration, and what onnxruntime computes inside them."""
+"""Models for tests of calibration, and their inner values from onnxruntime."""
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ from session_models import engine, model
 
 
 def convolutional(seed=1, size=16):
-    """Conv, Relu, pooling and a MatMul; every kind of edge between quantizable nodes."""
+    """Conv, Relu, pooling and a MatMul, with every kind of edge between nodes that can be quantized."""
     random = np.random.default_rng(seed)
     return model(
         [
@@ -44,7 +44,7 @@ def samples_of(built, count, seed=2, scale=1.0):
 
 
 def values(built, samples, names):
-    """Compute what tensors hold over samples, with onnxruntime; returns name -> one flat array."""
+    """Compute the values of tensors for samples with onnxruntime; return name -> one flat array."""
     probe = onnx.ModelProto()
     probe.CopyFrom(built)
     outputs = {value.name for value in probe.graph.output}

@@ -1,7 +1,7 @@
-"""Programs as compilers for cards make them, without a plan for a host; and what a card makes of them.
+"""Programs in the form of compilers for cards, without a plan for a host, and their results on a card.
 
-The card is one whose cores do nothing: what the host writes to its memory can be read from there, when the
-semaphores let it (docs/reference/card.md). The model here shares no code with the emulator.
+The cores of the card do nothing: the host can read the data that it wrote to the card's memory, if the
+semaphores permit it (docs/reference/card.md). This model shares no code with the emulator.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from qpc_support import container
 
 IN, OUT = 0, 1
 MULTICAST, DDR = 0, 1
-#: bytes from the window of a multicast id to the next window
+#: Bytes from the window of a multicast id to the next window.
 WINDOW = 0x80_0000
 
 NOP, INIT, INC, DEC, WAIT_EQ, WAIT_GE, P = range(7)
 POST, PRE = 0, 1
 
-#: bytes that a card's ring has room for, in slices
+#: Bytes in slices for which a card's ring has space.
 RING = 511
 _INT8 = 2
 
@@ -49,7 +49,7 @@ class Semaphore:
 
 @dataclass(frozen=True)
 class Request:
-    """A transfer, or with size 0 an element that moves nothing."""
+    """A transfer, or with size 0 an element that transfers nothing."""
 
     buffer: int
     side: int
@@ -59,7 +59,7 @@ class Request:
     space: int = DDR
     mc_id: int = 0
     semaphores: tuple[Semaphore, ...] = ()
-    #: offset, data, size code, multicast id
+    #: Offset, data, size code, multicast id.
     doorbells: tuple[tuple[int, int, int, int], ...] = ()
 
     def message(self):
@@ -82,7 +82,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Binding:
-    """An int8 tensor of one dimension and its place in a DMA buffer; of its header, if it is partial."""
+    """An int8 tensor of one dimension, its place in a DMA buffer, and the place of its header if it is
+    partial.
+    """
 
     name: str
     side: int
@@ -108,7 +110,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class CardProgram:
-    """A program; ``buffers`` are size and direction of each DMA buffer."""
+    """A program; ``buffers`` contains the size and direction of each DMA buffer."""
 
     buffers: tuple[tuple[int, int], ...]
     requests: tuple[Request, ...]
@@ -120,7 +122,7 @@ class CardProgram:
         return [binding for binding in self.bindings if binding.side == side]
 
     def container(self) -> bytes:
-        """The bytes of the container."""
+        """Return the bytes of the container."""
         network = {
             "major_version": 9,
             "network_name": "made to order",
@@ -154,7 +156,7 @@ class CardProgram:
         return any(binding.is_partial for binding in self.of_side(IN))
 
     def is_refused(self) -> bool:
-        """Return True if no card can run the program, or no card would ever end it."""
+        """Return True if no card can run the program, or if it would not end on any card."""
         current, begun = None, set()
         for request in self.requests:
             ops = request.semaphores
@@ -195,11 +197,11 @@ class Card:
         self.memory: dict[tuple[int, int], int] = {}
         self.semaphores = [0] * 32
         self.buffers = [bytearray(size) for size, _ in program.buffers]
-        #: an element waits for a semaphore that no element raises any more
+        #: An element waits for a semaphore that no element raises any more.
         self.is_stuck = False
 
     def infer(self, inputs: dict[str, bytes]) -> dict[str, bytes] | None:
-        """Outputs of an inference; ``None`` of one that never ends."""
+        """Outputs of an inference; ``None`` if it does not end."""
         if self.is_stuck:
             return None
         requests = self.program.requests
@@ -259,7 +261,7 @@ class Card:
         return all(self._operate(op) for op in request.semaphores if op.when == POST)
 
     def _operate(self, op: Semaphore) -> bool:
-        """Do an operation; false when it waits."""
+        """Execute an operation; return false if it waits."""
         held = self.semaphores[op.number]
         if op.op in (WAIT_EQ, WAIT_GE, P):
             wanted = {WAIT_EQ: held == op.value, WAIT_GE: held >= op.value, P: held > 0}[op.op]
@@ -271,11 +273,11 @@ class Card:
 
 
 def one_place_for_two() -> CardProgram:
-    """Two inputs go through one place of the device, one after the other, to an output each.
+    """Two inputs pass through one address of the device, one after the other, each to its own output.
 
-    What keeps them apart are semaphores whose fences hold in one direction only: that of an input is raised
-    when its data is there, that of an output when its data has been fetched. Slices, windows and doorbells
-    are of every kind besides.
+    Semaphores with fences in one direction keep the inputs apart: the semaphore of an input is raised when
+    its data has arrived, that of an output when its data has been fetched. The program also contains slices,
+    windows and doorbells of every kind.
     """
     raised, fetched = (1, 0), (0, 1)
     requests = (
@@ -295,7 +297,8 @@ def one_place_for_two() -> CardProgram:
             semaphores=(Semaphore(5, WAIT_EQ, 7, PRE), Semaphore(5, INIT, 0, POST, fetched)),
             doorbells=((4, 0xDEADBEEF, 2, 0),),
         ),
-        # Precedes the last output: after it, chance decides whether the next inference finds it in the ring.
+        # This request precedes the last output. After that output, the next inference would find it in the
+        # ring only by chance.
         Request(0, IN, 0, semaphores=(Semaphore(6, WAIT_GE, 0, POST, (1, 1)),)),
         Request(5, OUT, 16, 0, 0x40, MULTICAST, 2),
     )

@@ -1,11 +1,12 @@
-"""A decoder as exporters for the card write one, and the same with explicit caches for onnxruntime.
+"""A decoder in the form of exporters for the card, and the same decoder with explicit caches for onnxruntime.
 
-What an exporter writes, in short: key and value caches are inputs and come out as retained state. Functions
-of the domain ``com.qualcomm.cloud`` write and read them, with index tensors of shape [1] where ONNX wants
-scalars. The normalization is a function of ``com.qti.aisw.onnx`` that mixes element types. Position -1 is
-padding: its row is written at 2^31 - 1, which is outside of the cache. Rows behind the last position are read
-from there too. Logits are those of the largest position of each row. With `slots` the caches have rows of
-their own, which `batch_index` chooses.
+In the exporters' form, key and value caches are inputs, and their next values are retained state. Functions
+of the domain ``com.qualcomm.cloud`` write and read the caches, with index tensors of shape [1] where ONNX
+requires scalars. The normalization is a function of ``com.qti.aisw.onnx`` that mixes element types.
+
+Position -1 is padding: its row is written at 2^31 - 1, outside the cache. Rows after the last position are
+also read from there. Logits are those of the largest position of each row. With `slots`, `batch_index`
+selects rows of the caches.
 """
 
 from __future__ import annotations
@@ -22,37 +23,37 @@ CLOUD = "com.qualcomm.cloud"
 AISW = "com.qti.aisw.onnx"
 LOCAL = "pkg.layers"
 OUTSIDE = np.iinfo(np.int32).max
-#: the first opset in which axes of a reduction are an input
+#: The first operator set in which the axes of a reduction are an input.
 AXES_AS_INPUT = 18
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a decoder, and the variants that exporters offer."""
+    """Sizes of a decoder, and the variants of exporters."""
 
     layers: int = 2
     heads: int = 4
-    #: heads of keys and values; each serves `heads / groups` heads of queries
+    #: Heads of keys and values; each serves `heads / groups` heads of queries.
     groups: int = 2
     width: int = 4
-    #: width between the two products of a layer's last part; twice the hidden size without
+    #: Width between the two products of a layer's last part; by default, twice the hidden size.
     inner: int | None = None
     vocabulary: int = 23
     context: int = 32
-    #: whether the caches have rows that `batch_index` chooses (continuous batching)
+    #: True if `batch_index` selects rows of the caches (continuous batching).
     slots: bool = False
-    #: whether every layer is a function (sub-functions)
+    #: True if every layer is a function (sub-functions).
     layer_functions: bool = False
-    #: what scores of hidden slots become
+    #: Value of the scores of hidden slots.
     masked: float = -np.inf
-    #: number of slots, itself included, that a position attends to; None for all of them
+    #: Number of slots, including its own, to which a position attends; None for all.
     window: int | None = None
-    #: element type of weights, caches and everything between
+    #: Element type of weights, caches and all values between them.
     elem_type: int = TensorProto.FLOAT
     opset: int = OPSET
-    #: whether scores are divided by what the graph computes of the width of values
+    #: True if scores are divided by a value that the graph computes from the width of values.
     computed_scale: bool = False
-    #: true if the size of a separate input is the number of slots that are read (compute context lengths)
+    #: True if the size of a separate input is the number of slots that are read (compute context lengths).
     compute_lengths: bool = False
 
     @property
@@ -75,7 +76,7 @@ class Sizes:
 def specializations(prefill=8, batch=1, context=32, slots=None, compute_lengths=()):
     """Name the sets of shapes of a decoder, in the order and with the keys of exporters' files.
 
-    There are two, or with `compute_lengths` two for each of these.
+    There are two sets, or with `compute_lengths` two sets for each length.
     """
     if compute_lengths:
         return [
@@ -101,7 +102,7 @@ def specializations(prefill=8, batch=1, context=32, slots=None, compute_lengths=
 
 
 class Body:
-    """Nodes of a graph or function under construction; results are named after their nodes."""
+    """Nodes of a graph or function under construction; results have the names of their nodes."""
 
     def __init__(self, opset=OPSET, prefix=""):
         self.opset = opset
@@ -135,13 +136,13 @@ class Body:
         return self.add(operator, source, self.ints([axis]), keepdims=1)
 
     def counted(self, size, axes, shape):
-        """Count from 0 to a size of shape [1], and spread the numbers over a shape."""
+        """Count from 0 to a size of shape [1], and broadcast the numbers to a shape."""
         zero, one = (self.add("Constant", value_ints=[value]) for value in (0, 1))
         numbers = self.add("Range", zero, size, one)
         return self.add("Expand", self.unsqueeze(numbers, *axes), shape)
 
     def function(self, domain, name, inputs, output, attributes=()):
-        """Close the body as a function, whose output is the result of the last node."""
+        """Finish the body as a function, whose output is the result of the last node."""
         last = self.nodes[-1]
         last.output[0] = output
         imports = [helper.make_opsetid("", self.opset)]
@@ -191,7 +192,7 @@ def gather_function(opset=OPSET, *, slots=False):
 
 
 def norm_function(opset=OPSET):
-    """``CustomRMSNorm(hidden_states, weight)``: a body for float32, as exporters write it for every type."""
+    """``CustomRMSNorm(hidden_states, weight)``: a body for float32, which exporters write for every type."""
     body = Body(opset)
     weight = body.add("Cast", "weight", to=TensorProto.FLOAT)
     squares = body.add("Pow", "hidden_states", body.add("Constant", value_int=2))
@@ -207,7 +208,7 @@ def norm_function(opset=OPSET):
 
 
 def weight_shapes(sizes):
-    """Name the weights of a decoder, but the tables of angles, with their shapes."""
+    """List the weights of a decoder, except the tables of angles, with their shapes."""
     hidden, kept = sizes.hidden, sizes.groups * sizes.width
     inner = sizes.inner or 2 * hidden
     layer = {
@@ -234,7 +235,7 @@ def angle_tables(sizes):
 
 
 def _weights(sizes, seed):
-    """Draw the weights of a decoder; matrices keep the size of what they multiply."""
+    """Draw the weights of a decoder; matrices keep the magnitude of their operands."""
     rng = np.random.default_rng(seed)
 
     def drawn(name, shape):
@@ -250,7 +251,7 @@ def _weights(sizes, seed):
 class _Layers:
     """The parts of a decoder that do not depend on the location of its caches."""
 
-    #: inputs of a layer in addition to the hidden states and its own caches
+    #: Inputs of a layer in addition to the hidden states and its own caches.
     SHARED = ("position_ids", "sin", "cos", "hidden_slots")
 
     def __init__(self, body, sizes):
@@ -265,7 +266,7 @@ class _Layers:
         return body.add("Transpose", body.add("Reshape", source, shape), perm=[0, 2, 1, 3])
 
     def rotate(self, source, sin, cos):
-        """Turn pairs of a head by angles that grow with the position."""
+        """Rotate pairs of a head by angles that grow with the position."""
         body, half = self.body, self.sizes.width // 2
         low = body.add("Slice", source, body.ints([0]), body.ints([half]), body.ints([3]))
         high = body.add(
@@ -275,7 +276,7 @@ class _Layers:
         return body.add("Add", body.add("Mul", source, cos), body.add("Mul", turned, sin))
 
     def repeat(self, source):
-        """Give each head of queries its copy of the keys or values of its group."""
+        """Copy the keys or values of a group to each of its heads of queries."""
         body, times = self.body, self.sizes.heads // self.sizes.groups
         sizes = [body.size(source, axis) for axis in range(4)]
         spread = body.add("Concat", *sizes[:2], body.ints([times]), *sizes[2:], axis=0)
@@ -295,7 +296,7 @@ class _Layers:
         return body.add("Pow", width, body.constant(np.asarray(0.5).astype(self.sizes.dtype)))
 
     def attend(self, query, keys, values, hidden_slots):
-        """Softmax over the slots that a position attends to; masked ones have minus infinity."""
+        """Softmax over the slots to which a position attends; other slots have minus infinity."""
         body, sizes = self.body, self.sizes
         factor = self.root_of_width(values) if sizes.computed_scale else None
         # If each head has its own keys, nothing is repeated.
@@ -318,7 +319,7 @@ class _Layers:
         return body.add("Reshape", mixed, shape)
 
     def layer(self, x, weight, norm, cached):
-        """One layer: `weight` names its weights, `cached` returns keys and values of all slots."""
+        """One layer: `weight` returns names of its weights, `cached` returns keys and values of all slots."""
         body, sizes = self.body, self.sizes
         normal = norm(x, weight("input_norm"))
         query, key, value = (
@@ -336,7 +337,7 @@ class _Layers:
         return body.add("Add", x, body.add("MatMul", inner, weight("down_proj")))
 
     def hide(self, numbers, positions):
-        """Mark the slots that a position does not attend to: later ones, and those before its window."""
+        """Mark the slots to which a position does not attend: later slots, and those before its window."""
         body = self.body
         hidden = body.add("Greater", numbers, positions)
         if self.sizes.window is not None:
@@ -389,7 +390,7 @@ def _cached_layer(layers, caches, results, x, weight):
         keys, values = (
             body.add(f"CtxGather{suffix}", cache, *slots, indices, count, domain=CLOUD) for cache in written
         )
-        # Values that were read in place of unused rows are blanked.
+        # Values that were read in place of unused rows are cleared.
         nothing = body.constant(np.zeros((), sizes.dtype))
         return keys, body.add("Where", body.unsqueeze(unused, -1), nothing, values)
 
@@ -404,8 +405,8 @@ def _slots_that_are_read(body, sizes, cache):
 def decoder(sizes=Sizes(), seed=0, initializers=None):
     """Build the model: ``input_ids``, ``position_ids``, [``batch_index``] and caches to logits and caches.
 
-    With `compute_lengths` the last of the inputs without caches is ``comp_ctx_lengths``, whose size counts.
-    Weights are drawn, or are `initializers`, whose numbers may be in files.
+    With `compute_lengths`, the last input that is not a cache is ``comp_ctx_lengths``, of which only the size
+    is used. Weights are drawn, or are `initializers`, whose numbers can be in files.
     """
     body = Body(sizes.opset)
     layers = _Layers(body, sizes)
@@ -484,7 +485,7 @@ def _initializers(weights):
 
 
 def _layer_function(sizes, own, shared):
-    """Write one layer as a function; its weights are operands, so that all layers share it."""
+    """Write one layer as a function; its weights are operands, so all layers share the function."""
     body = Body(sizes.opset)
     results = ["key_written", "value_written"]
     x = _cached_layer(_Layers(body, sizes), ["past_key", "past_value"], results, "hidden", lambda name: name)
@@ -504,9 +505,9 @@ def _layer_function(sizes, own, shared):
 
 
 def oracle_model(sizes=Sizes(), seed=0):
-    """Build the same decoder with caches that grow: plain ONNX in float32, for onnxruntime.
+    """Build the same decoder with caches that grow: standard ONNX in float32, for onnxruntime.
 
-    Inputs are ``input_ids`` and ``position_ids`` without padding and caches of the rows so far.
+    Inputs are ``input_ids`` and ``position_ids`` without padding, and caches with the earlier rows.
     """
     body = Body(sizes.opset)
     wide = replace(sizes, elem_type=TensorProto.FLOAT)
@@ -562,7 +563,7 @@ def oracle_model(sizes=Sizes(), seed=0):
 
 
 class Oracle:
-    """The decoder in onnxruntime, with the caches of one sequence in the caller's hands."""
+    """The decoder in onnxruntime; the caller stores the caches of one sequence."""
 
     def __init__(self, sizes=Sizes(), seed=0):
         import session_models
@@ -576,7 +577,7 @@ class Oracle:
         self.caches = {name: np.zeros(shape, np.float32) for name in self.sizes.caches}
 
     def step(self, tokens):
-        """Feed tokens that follow those so far; returns the logits of the last one."""
+        """Feed tokens that follow the earlier ones; return the logits of the last token."""
         start = self.caches["past_key.0"].shape[2]
         tokens = np.atleast_2d(np.asarray(tokens, np.int64))
         positions = np.arange(start, start + tokens.shape[1])[None]

@@ -1,9 +1,10 @@
-"""Programs whose containers are compared byte by byte with what the compiler wrote before.
+"""Programs whose containers are compared byte by byte with those of earlier versions of the compiler.
 
-Each case is a model and options; together they take every family of options through every pass. Ranges
-come from files or from numbers that are exact in float32, and operations are listed of models without
-convolutions, whose layout the engine fits to the processor. The digest of a part says which part has moved:
-the graph that the engine gets, the weights, the plan, the descriptors, files and messages.
+Each case is a model and options; together, the cases send every family of options through every pass. Ranges
+come from files or from numbers that are exact in float32. Operations are listed only for models without
+convolutions, because the engine adapts the layout of convolutions to the processor. The digest of a part
+shows which part has changed: the graph for the engine, the weights, the plan, the descriptors, files or
+messages.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 DYNAMO = TESTS / "data" / "dynamo"
 GOLDEN = TESTS / "data" / "golden"
-#: packages whose version decides about bytes: shape inference, serialization, the engine's graph of a program
+#: Packages whose versions affect the bytes: shape inference, serialization, the engine's graph of a program.
 PACKAGES = ("onnx", "onnxruntime", "protobuf")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the digests hold for."""
+    """Return the versions for which the digests are valid."""
     return {name: metadata.version(name) for name in PACKAGES}
 
 
 def zoo(name: str) -> Path:
-    """Return a model of the onnx package; its weights are computed, so that it is small."""
+    """Return a model of the onnx package; its weights are computed, so the model is small."""
     return Path(str(resources.files("onnx"))) / "backend/test/data/light" / f"light_{name}.onnx"
 
 
@@ -64,7 +65,7 @@ def sets(name: str) -> dict[str, object]:
 
 
 def ranges(model: Path | onnx.ModelProto, folder: Path) -> dict[str, object]:
-    """Write a profile with a range for every value of a model, which its name decides."""
+    """Write a profile with a range for every value of a model, which the name of the value determines."""
     found = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
     names = [value.name for value in found.graph.input]
     names += [name for node in found.graph.node for name in node.output if name]
@@ -96,7 +97,7 @@ def whole_samples() -> list[dict[str, np.ndarray]]:
 
 
 def attention_and_norms() -> onnx.ModelProto:
-    """Return a perceptron with a written-out Gelu and LayerNormalization, a table and a transposed weight."""
+    """Return a perceptron with an expanded Gelu and LayerNormalization, a table and a transposed weight."""
     node = onnx.helper.make_node
     generator = np.random.default_rng(3)
 
@@ -149,7 +150,7 @@ def attention_and_norms() -> onnx.ModelProto:
 
 
 def normalized_picture(opset: int = 17) -> onnx.ModelProto:
-    """Return convolutions with batch normalization, a float16 island and a nested graph."""
+    """Return convolutions with batch normalization, some nodes in float16, and a nested graph."""
     node = onnx.helper.make_node
     generator = np.random.default_rng(5)
 
@@ -222,7 +223,7 @@ def partitions(*lists: list[str]) -> dict[str, object]:
 
 
 def encodings(folder: Path) -> str:
-    """Write encodings of another tool for `whole_numbers`."""
+    """Write encodings in another tool's format for `whole_numbers`."""
 
     def entry(scale: float, offset: int, bits: int = 8) -> dict[str, object]:
         top = offset + 2**bits - 1
@@ -258,7 +259,7 @@ def _decoder(**more: object) -> onnx.ModelProto:
     return decoder_model.decoder(decoder_model.Sizes(**more))
 
 
-#: one program: model, options; the folder receives files
+#: One program: model, options; the folder receives files.
 Program = tuple["Path | onnx.ModelProto", dict[str, object]]
 STATEFUL = {"retained_state": True}
 
@@ -338,7 +339,7 @@ PROGRAMS: dict[str, Callable[[Path], Program]] = {
     "norms-fp16": lambda folder: (dynamo("norms-opset18"), sets("norms-opset18") | {"convert_to_fp16": True}),
     "indexing": lambda folder: (dynamo("indexing"), sets("indexing")),
     "growing-caches": lambda folder: (dynamo("growing-caches-opset18"), sets("growing-caches-opset18")),
-    # what exporters for the card write
+    # exports in the form of exporters for the card
     "decoder-card-fp16": lambda folder: (
         _decoder(),
         {
@@ -472,7 +473,7 @@ PROGRAMS: dict[str, Callable[[Path], Program]] = {
 
 
 class _Messages(logging.Handler):
-    """Keeps warnings and reports, without the folder of the test."""
+    """Collects warnings and reports, without the folder of the test."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(logging.INFO)
@@ -504,13 +505,13 @@ def _digest(data: object) -> str:
 
 
 def digests(name: str, folder: Path) -> dict[str, str]:
-    """Compile a program and return the digest of every part of what was written."""
+    """Compile a program and return the digest of every written part."""
     model, options = PROGRAMS[name](folder)
     given = set(folder.rglob("*"))
     with _messages(folder) as messages:
         qpc = qaic.compile(model if isinstance(model, onnx.ModelProto) else str(model), **options)
     core = _core.Qpc(os.fspath(qpc.path))
-    # The release writes its own number into the plan; a digest is not to move with it.
+    # A release writes its own number into the plan; the digest must not depend on it.
     plan = json.loads(bytes(core.elf_section("openqaic_plan")))
     del plan["producer"]
     found = {

@@ -1,4 +1,4 @@
-"""Operators as each operator set defines them, on tensors of four dimensions."""
+"""Operators in the form of each operator set, on tensors of four dimensions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from onnx import helper, numpy_helper
 
 import engine_version
 
-#: the newest set that both onnx and the engine have
+#: The newest set that onnx and the engine both have.
 NEWEST_SET = min(onnx.defs.onnx_opset_version(), 28) if engine_version.minor() >= 32 else 22
-#: every form changed at one of these
+#: Every form changed in one of these sets.
 OPERATOR_SETS = tuple(
     opset for opset in (7, 8, 9, 10, 11, 12, 13, 17, 18, 21, 22, 23, 24, 25, 26, 28) if opset <= NEWEST_SET
 )
@@ -20,7 +20,7 @@ OPERATOR_SETS = tuple(
 
 @dataclass
 class Drawn:
-    """A graph while it grows: a value, its shape, and what it is computed with."""
+    """A graph under construction: a value, its shape, and the nodes that compute it."""
 
     opset: int
     rng: np.random.Generator
@@ -30,7 +30,7 @@ class Drawn:
     value: str = "x"
 
     def constant(self, value, dtype=np.float32) -> str:
-        """Add a constant; returns its name."""
+        """Add a constant; return its name."""
         name = f"k{len(self.constants)}"
         self.constants[name] = np.array(value, dtype)
         return name
@@ -52,7 +52,7 @@ class Drawn:
             self.shape = tuple(shape)
 
     def ints(self, op, name, values, *rest, since, shape=None, **attributes) -> None:
-        """Append a node whose list of integers was an attribute before an operator set."""
+        """Append a node whose list of integers was an attribute in older operator sets."""
         if self.opset < since:
             self.add(op, shape=shape, **attributes, **{name: list(values)})
         else:
@@ -276,7 +276,7 @@ def _pool(op):
         stride = int(at.rng.integers(1, 3))
         sizes = [(size + 2 * pads - 3) // stride + 1 for size in (h, w)]
         if at.opset >= 10 and op != "LpPool" and stride == 2 and at.rng.integers(2):
-            # The last window of a rounded-up size begins inside the padded tensor here.
+            # The last window of a rounded-up size begins inside the padded tensor.
             sizes = [-(-(size + 2 * pads - 3) // stride) + 1 for size in (h, w)]
             if all((size - 1) * stride < full + pads for size, full in zip(sizes, (h, w), strict=True)):
                 more["ceil_mode"] = 1
@@ -368,7 +368,7 @@ def _if(at: Drawn) -> None:
     at.value = made
 
 
-#: name -> the first operator set that has it, and what appends it
+#: Name -> the first operator set that has the operator, and the function that appends it.
 OPERATORS = {
     **{
         op: unary(op)

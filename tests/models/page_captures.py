@@ -1,4 +1,4 @@
-"""Captures and names that pages are tried with."""
+"""Captures and names for tests of pages."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Random graphs of operators that can be quantized, and random schemas to quantize them with."""
+"""Random graphs of operators that can be quantized, and random schemas for their quantization."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def graphs(draw):
         graph.grow()
     if not graph.nodes:
         graph.node("Relu", ["x"], graph.shapes["x"])
-    # Split has its number of parts as an attribute from 18 on.
+    # From operator set 18 on, the number of parts is an attribute of Split.
     opset = draw(st.sampled_from([14, 16, 17]))
     return graph.model(opset), seed
 

@@ -1,4 +1,4 @@
-"""Programs and the objects around them for tests of ``qaicrt``."""
+"""Programs and the objects for them, for tests of ``qaicrt``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ S = qaicrt.QStatus
 
 
 def compiled(folder, built, **options):
-    """Compile a model; returns the directory of the container."""
+    """Compile a model; return the directory of the container."""
     target = folder / "qpc"
     compile_model(session_models.save(folder, built), CompileOptions(**options), {}, output_dir=target)
     return str(target)
 
 
 def shared(path):
-    """A client that several tests use one after the other: its program stays loaded."""
+    """A client that several tests use one after another: its program stays loaded."""
     client = Client(path)
     assert client.program.load() == S.QS_SUCCESS
     return client
@@ -64,7 +64,7 @@ class Client:
 
 
 def free_cores(device=0):
-    # A drop waits only briefly for the thread that releases cores.
+    # Deleting an object waits only briefly for the thread that releases cores.
     assert _core.await_teardown(WATCHDOG_S)
     return _core.Context().devices()[device]["nsp_free"]
 
@@ -113,7 +113,7 @@ ROWS = tuple(SpecializationEntry(f"rows{rows}", {"rows": rows}) for rows in (8, 
 def counter():
     """Bindings x (float32 [1]), state (float32 [3, 4]), y, state_RetainedState.
 
-    ``y`` is the state before the inference, which adds ``x`` to every element of it.
+    ``y`` is the state before the inference, which adds ``x`` to every element of the state.
     """
     nodes = [
         helper.make_node("Identity", ["state"], ["y"]),
@@ -133,5 +133,5 @@ def endless():
     return session_models.endless()
 
 
-#: turns of :func:`endless` that take far longer than any limit used here
+#: Turns of :func:`endless` that take much longer than any limit in these tests.
 FOREVER = np.int64(2**62)

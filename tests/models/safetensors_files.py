@@ -1,11 +1,11 @@
-"""Writer of valid and contradictory safetensors files, without the reader and without the library."""
+"""Writes valid and contradictory safetensors files, without the reader and without the library."""
 
 import json
 
 import ml_dtypes
 import numpy as np
 
-#: name of a type -> what numpy calls it
+#: Name of a type -> its name in numpy.
 DTYPES = {
     "BOOL": np.dtype("bool"),
     "U8": np.dtype("u1"),
@@ -39,13 +39,13 @@ def described(arrays):
 
 
 def encoded(header, payload, size=None):
-    """Bytes of a file; `header` is JSON text or what becomes one, `size` what is said of its length."""
+    """Bytes of a file; `header` is JSON text or a value for it, `size` is the stated length of the header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if size is None else size).to_bytes(8, "little") + text + payload
 
 
 def write(path, arrays, metadata=None):
-    """Write a sound file."""
+    """Write a valid file."""
     entries, payload = described(arrays)
     if metadata is not None:
         entries["__metadata__"] = metadata

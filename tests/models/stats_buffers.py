@@ -1,4 +1,4 @@
-"""Stats buffers of any shape, built through the writer."""
+"""Stats buffers of any shape, built with the writer."""
 
 import json
 
@@ -26,7 +26,9 @@ def run_facts(cores=1, threads_per_core=1, **others):
 
 
 def descriptor_facts(ops_per_core, groups=("CPU",), thread_groups=(0,), network="net", **others):
-    """Return the content of `opstatsdesc.open`; operation i of a core has group i modulo their number."""
+    """Return the content of `opstatsdesc.open`; operation i of a core has group i modulo the number of
+    groups.
+    """
     return {
         "version": 1,
         "network": network,
@@ -65,7 +67,9 @@ def descriptor_json(*args, **keywords):
 
 
 def even_sections(ops_per_thread, cores=1, threads=1, descriptor_ops=1000, start=1_000_000):
-    """CORE, THREAD and OP of threads that each execute operation after operation, 3 ticks apart, 2 long."""
+    """CORE, THREAD and OP of threads that each run one operation after another, 2 ticks long and 3 ticks
+    apart.
+    """
     count = cores * threads * ops_per_thread
     span = 3 * ops_per_thread
     core = np.zeros(cores, RECORDS["CORE"])
@@ -96,7 +100,7 @@ def even_buffer(ops_per_thread, cores=1, threads=1, fingerprint=None, meta=b"{}"
 
 @st.composite
 def contents(draw, max_ops=12):
-    """(run, sections, descriptor facts) of an inference that keeps every rule."""
+    """(run, sections, descriptor facts) of an inference that follows every rule."""
     cores, threads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     groups = draw(st.integers(1, threads))
     thread_groups = [*range(groups), *(draw(st.integers(0, groups - 1)) for _ in range(threads - groups))]

@@ -9,7 +9,7 @@ from qaic.stats.layouts import Run
 from qaic.stats.reports.capture import Capture
 
 
-# Typed in here; the decoder has its own copy of this table.
+# This table is written here; the decoder has its own copy.
 def _dtype(fields):
     """`"core <u2, slice <u2"` as a packed structure."""
     return np.dtype([tuple(field.split()) for field in fields.split(",")])
@@ -33,14 +33,14 @@ OP = _dtype(
 
 HVX, HMX, DMA, CPU = 0, 1, 2, 16
 MHZ = 1_000_000
-#: threads of a card's core: four HVX, one HMX, one for DMA
+#: Threads of a card's core: four HVX, one HMX, one for DMA.
 CARD_GROUPS = ("HVX", "HMX", "DMAIssue")
 CARD_THREADS = (0, 0, 0, 0, 1, 2)
 
 
 @dataclass
 class Program:
-    """Descriptor in the making."""
+    """A descriptor under construction."""
 
     network: str = "QAicGraph"
     groups: tuple = ("CPU",)
@@ -48,7 +48,7 @@ class Program:
     cores: list = field(default_factory=list)
 
     def op(self, core, name, kind, *, group=0, memory="HOST", types="float", output_bytes=0, **more):
-        """Add an operation; returns its number on that core."""
+        """Add an operation; return its number on this core."""
         while len(self.cores) <= core:
             self.cores.append([])
         ops = self.cores[core]
@@ -106,7 +106,7 @@ class Buffer:
     descriptor: object
 
     def check(self):
-        """Return without a defect, because the records are valid."""
+        """Return without an error, because the records are valid."""
 
     def advise_unneeded(self, section, start, stop):
         """Do nothing, because the arrays are not a file."""
@@ -117,9 +117,9 @@ def buffer(
 ):
     """A buffer of one device.
 
-    `executions`: per (core, thread) the records of its operations, `oc`, `start_u`, `dur_u` and more. One
-    tick is a microsecond unless `ucycle_hz` is given. `span`: start and end of every core and thread.
-    `engines`: per thread.
+    `executions`: for each (core, thread), the records of its operations, `oc`, `start_u`, `dur_u` and others.
+    One tick is a microsecond unless `ucycle_hz` is set. `span`: start and end of every core and thread.
+    `engines`: one for each thread.
     """
     flat, thread_rows = [], []
     span = span or (
@@ -161,7 +161,7 @@ def cpu_program(kinds):
 
 
 def in_row(durations, *, start=0, gap=0, ocs=None, **more):
-    """Executions one after the other."""
+    """Executions, one after another."""
     made = []
     for place, duration in enumerate(durations):
         oc = place if ocs is None else ocs[place]

@@ -1,7 +1,7 @@
-"""Models without weights as an exporter of language models writes them, and the checkpoints beside them.
+"""Models without weights in the form of exporters of language models, and their checkpoints.
 
-The weights are inputs of the graph behind the data, a linear layer transposes its weight in the graph, and
-the metadata names a file of the checkpoint by its position and a tensor by its key.
+The weights are inputs of the graph after the data inputs, and a linear layer transposes its weight in the
+graph. The metadata names a file of the checkpoint by its position and a tensor by its key.
 """
 
 import json
@@ -18,7 +18,7 @@ ELEM_TYPES = {"float32": 1, "float64": 11, "float16": 10, "bfloat16": 16}
 
 
 def arrays(seed=0, dtype=np.float32):
-    """Weights of one small layer between an embedding and a head that shares its values."""
+    """Weights of one small layer between an embedding and a head that has the same values."""
     generator = np.random.default_rng(seed)
     shapes = {
         "model.embed_tokens.weight": (VOCABULARY, HIDDEN),
@@ -33,7 +33,7 @@ def arrays(seed=0, dtype=np.float32):
 
 
 def graph(dtype="float32"):
-    """``logits`` of ``input_ids``; the weights are inputs of the type."""
+    """``logits`` of ``input_ids``; the weights are inputs of this type."""
     elem_type = ELEM_TYPES[dtype]
     shapes = {name: array.shape for name, array in arrays().items()}
     shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
@@ -75,22 +75,22 @@ def spec(files, places, model_id="", **changes):
 
 
 def places(weights, shards=1):
-    """Return the places of the inputs, with the head tied to the embedding."""
+    """Return the places of the inputs; the head and the embedding share one."""
     found = {name: (index % shards, name) for index, name in enumerate(weights)}
     return found | {"lm_head.weight": found["model.embed_tokens.weight"]}
 
 
 def embed(model, document):
-    """Put a description into the metadata, as the exporter does."""
+    """Write a description to the metadata, as the exporter does."""
     text = document if isinstance(document, str) else json.dumps(document, separators=(",", ":"))
     model.metadata_props.add(key=KEY, value=text)
     return model
 
 
 def export(folder, weights=None, dtype="float32", shards=1, **changes):
-    """Write a model and its checkpoint; returns the path of the model.
+    """Write a model and its checkpoint; return the path of the model.
 
-    The checkpoint is a folder elsewhere, to which a link beside the model leads.
+    The checkpoint is in another folder, to which a link next to the model points.
     """
     weights = arrays() if weights is None else weights
     prepared = folder / "checkpoints" / f"tiny-qeff-prepared-{dtype}"

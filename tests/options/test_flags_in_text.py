@@ -1,4 +1,4 @@
-"""Messages name options as the tool takes them, and leave what users wrote alone."""
+"""Messages name options in the form of the tool, and do not change text of the user."""
 
 import pytest
 from hypothesis import given

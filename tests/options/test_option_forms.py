@@ -1,4 +1,4 @@
-"""One set of options in three forms: keyword arguments, an options file, flags. They mean the same."""
+"""One set of options in three forms: keyword arguments, an options file, and flags. All mean the same."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from qaic.options.files.parsed_file import FileContent, ParsedFile
 from qaic.options.spec import FlagForm, Stage
 from qaic.options.table import SPECS, effective_options
 
-# Values as they stand in a file or in a list; the text of a flag has no surrounding blanks and no separators.
-# In a file an unquoted null or none is no value.
+# Values in the form of a file or a list; the text of a flag has no surrounding blanks and no separators. In a
+# file, an unquoted null or none means no value.
 WORD = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=6).filter(
     lambda text: text.lower() not in {"null", "none"}
 )
@@ -38,7 +38,7 @@ WORD = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, 
 
 @functools.singledispatch
 def given_values(codec):
-    """Values that a codec takes, as one would write them in Python."""
+    """Values that a codec accepts, in the form of Python."""
     message = f"no values for {type(codec).__name__}"
     raise TypeError(message)
 
@@ -139,13 +139,13 @@ def _(codec):
     return st.integers(0, 9) | st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
 
 
-# Their values are files, or exist in Python only; the unit tests of the rows have them.
+# The values of these options are files, or exist only in Python; the unit tests of the rows test them.
 LEFT_OUT = (FileContent, ParsedFile, Samples)
 
 
 def is_left_out(spec):
     codec = spec.codec.item if isinstance(spec.codec, ListOf) else spec.codec
-    # Samples cannot be written; encryption needs the other compiler; a file cannot name another.
+    # Samples cannot be written, encryption needs the other compiler, and a file cannot refer to another one.
     return isinstance(codec, LEFT_OUT) or spec.name in {
         "options_path",
         "io_encrypt",
@@ -183,7 +183,7 @@ def from_flags(options):
 
 
 def plain_argv(options):
-    """Write flags as a person would, without help of the code under test."""
+    """Write flags as a person would, without the code under test."""
     argv = []
     for name, value in options.items():
         flag = next(spec.flag for spec in WITH_FLAG if spec.name == name)
@@ -274,7 +274,7 @@ def test_any_arguments_are_read_or_refused_with_a_reason(argv):
         assert refused.code.startswith("option.")
 
 
-# What the container tells of. The model here does not go with all of it; then every form is refused alike.
+# Contents of the container. If the model does not support the options, every form is refused in the same way.
 IN_CONTAINER = [spec for spec in WITH_FLAG if spec.in_container and spec.name != "target"]
 
 SETTINGS = {

@@ -1,4 +1,4 @@
-"""Command lines: what is read, what is refused, and that writing is the inverse of reading."""
+"""Command lines: accepted forms, refusals, and that writing is the inverse of reading."""
 
 from __future__ import annotations
 

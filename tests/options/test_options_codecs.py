@@ -1,4 +1,4 @@
-"""Value types: every accepted form, and what is refused."""
+"""Value types: every accepted form, and refusals."""
 
 from __future__ import annotations
 

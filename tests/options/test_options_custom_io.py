@@ -1,4 +1,4 @@
-"""The custom I/O file: what is accepted, and refusals that name the line and the key."""
+"""The custom I/O file: accepted content, and refusals that name the line and the key."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The options file: text only, flat, no key twice, and every defect named with its line."""
+"""The options file: only text, flat, no duplicate key, and an error with the line for every defect."""
 
 from __future__ import annotations
 

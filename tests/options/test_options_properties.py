@@ -44,7 +44,7 @@ CODECS: list[Codec[object]] = [
     ModelInputs(),
 ]
 
-# Words that YAML 1.1 would read as something else than text.
+# Words that YAML 1.1 would not read as text.
 TREACHEROUS = [
     "on",
     "off",
@@ -79,7 +79,7 @@ INPUTS = st.fixed_dictionaries(
 )
 
 VALUES = {
-    # The word None without quotes means "not given", and the YAML writer does not quote it.
+    # Without quotes, the word None means "not set", and the YAML writer does not quote it.
     "output_dir": TEXT.filter(lambda text: text.strip().lower() != "none"),
     "model_inputs": st.lists(INPUTS, max_size=3, unique_by=lambda item: item["input_name"]),
     "onnx_define_symbol": st.dictionaries(SYMBOLS, SIZES, max_size=4),
@@ -121,7 +121,7 @@ def resolved(kwargs, text: str | None = None):
 
 
 def values(result) -> dict[str, object]:
-    """Every value but the path of the file itself."""
+    """Every value except the path of the file itself."""
     return {
         spec.name: getattr(model, spec.name)
         for spec in SPECS
@@ -225,7 +225,7 @@ def takes_one(spec) -> bool:
         spec.codec.parse("1")
     except ValueMismatchError:
         return False
-    # Options of the tools alone count for nothing in a file.
+    # Options that only the tools have are not read from a file.
     return spec.keyword and spec.name != "options_path"
 
 

@@ -266,7 +266,7 @@ def test_several_unusable_keywords_are_in_one_error():
 
 
 def test_public_option_file_loads_without_a_warning(options_file, caplog):
-    # Keys of the kind and mix that public samples pass to a session.
+    # Keys of the kind and combination that public samples pass to a session.
     path = options_file(
         "aic_num_cores: 4\nnum_activations: 1\nconvert_to_fp16: true\nmulticast-weights: true\n"
         "stats-batchsize: 1\nols: 1\nmos: 1\nonnx_define_symbol:\n  batch: 1\ncompile-only: true\naic-hw:\n"

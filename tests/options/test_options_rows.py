@@ -21,7 +21,7 @@ from qaic.options.table import SPECS, find
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 
-#: A file with the content "content", and what becomes of it.
+#: A file with the content "content", and the value that it gives.
 FILE = object()
 CONTENT_SHA256 = "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"
 
@@ -39,7 +39,7 @@ TEXT = ([("x", "x"), (2.0, "2.0")], ["", " ", ["x"], True])
 FP16_INPUT = (ModelInput("x", "float16", (1, 2)),)
 MDP = {"partitions": [{"name": "P", "devices": [{"deviceId": 0}]}]}
 
-# Values that a row takes with what becomes of them, and values that it refuses.
+# Values that a row accepts, with the results, and values that it refuses.
 ROWS = {
     "model_path": PATH,
     "options_path": ([], ["", 3]),
@@ -252,7 +252,7 @@ def test_row_takes_its_values(name, tmp_path):
             assert result is raw
             continue
         assert result == expected
-        # A flag with the text means the same.
+        # A flag with this text means the same.
         if isinstance(raw, str) and spec.flag is not None and spec.flag.form is not FlagForm.REPEAT:
             assert attribute(resolved({}, read_argv([f"-{spec.flag.text}={raw}"])), spec) == expected
 
@@ -421,7 +421,7 @@ def test_there_are_42_fields():
     assert (len(compiler), len(runtime)) == (37, 5)
 
 
-#: what other runtimes call a flag
+#: Names of flags in other runtimes.
 OF_OTHERS = {"shape", "shapes"}
 
 

@@ -1,4 +1,4 @@
-"""Every rule between options, broken and kept, and how its message names the options."""
+"""Every rule between options, violated and satisfied, and the names of options in its message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_OF_TWO_CORES = {"partitions": [{"name": "P", "devices": [{"deviceId": 0, "nu
 SIZES = [{"n": 1}, {"n": 2}]
 SAMPLES = [{"x": np.zeros(1, np.float32)}]
 
-# Rule, options that break it, options that are nearly the same and keep it.
+# Rule, options that violate it, and nearly equal options that satisfy it.
 BROKEN = [
     ("metrics_and_profiling", {"enable_metrics": 1, "enable_profiling": 1}, {"enable_profiling": 1}),
     ("container_needed", {"compile": False}, {"compile": True}),
@@ -168,7 +168,7 @@ SEVERITY = {rule.name: rule.severity for rule in RULES}
 
 
 def outcome(keywords, flags=()):
-    """Return the names of broken rules that are errors, and the warnings."""
+    """Return the names of violated rules that are errors, and the warnings."""
     try:
         result = resolve(keywords, options_path=None, model_is_container=False, flags=read_argv(flags))
     except OptionConflictError as error:

@@ -1,4 +1,4 @@
-"""Symbol maps, model inputs and device ids: every documented form, and what is refused."""
+"""Symbol maps, model inputs and device ids: every documented form, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table itself: names, lookup, and what is derived from it."""
+"""The table itself: names, lookup, and everything that is derived from it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ SESSION_KEYWORDS = [
     "enable_profiling",
 ]
 
-# Compiler and command line options that option files carry.
+# Compiler and command line options that option files contain.
 FURTHER_NAMES = [
     "batchsize",
     "network_specialization_config",
@@ -135,7 +135,7 @@ FURTHER_NAMES = [
     "calibration_data",
 ]
 
-# Fields of AicCompilerConfig and AicRuntimeConfig that are spelled differently from the keyword argument.
+# Fields of AicCompilerConfig and AicRuntimeConfig whose names differ from the keyword argument.
 CONFIG_FIELDS = {
     "num_of_cores": "aic_num_cores",
     "compilation_target": "aic_hw",
@@ -195,7 +195,7 @@ def test_every_documented_name_is_known_under_itself(name):
 
 
 def test_options_of_the_documents_of_session_are_marked():
-    assert len(SESSION_KEYWORDS) == 65  # 61 in the list of Session, and the four that select the action
+    assert len(SESSION_KEYWORDS) == 65  # 61 in the list of Session, and four that select the action
     assert {spec.name for spec in SPECS if spec.documented is Documented.SESSION} == set(SESSION_KEYWORDS)
 
 
@@ -380,7 +380,7 @@ def test_reference_page_names_every_option():
 
 
 def modules_after(statement: str) -> set[str]:
-    """Return what a statement imports in a new interpreter, beyond what the exceptions need."""
+    """Return the modules that a statement imports in a new interpreter, without those of the exceptions."""
     script = (
         "import json, sys, qaic.errors; base = set(sys.modules);"
         f"{statement}; print(json.dumps(sorted(set(sys.modules) - base)))"

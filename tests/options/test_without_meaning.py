@@ -1,4 +1,4 @@
-"""Given options without an effect: keys of files, and flags with any value."""
+"""Options that have no effect: keys of files, and flags with any value."""
 
 import json
 
@@ -20,7 +20,7 @@ def resolved(*argv, **options):
 
 # --- keys ------------------------------------------------------------------------------------------
 
-#: option -> content with a place for another key in each of its objects, and the known keys there
+#: Option -> content with a place for another key in each of its objects, and the known keys of each.
 FILES = {
     "network_specialization_config": [
         (lambda more: {"specializations": [{"symbols": {"s": 1}}], **more}, ["specializations"]),
@@ -90,7 +90,7 @@ def test_a_switch_of_the_vendors_node_precision_files_is_known(tmp_path):
 
 # --- flags -----------------------------------------------------------------------------------------
 
-#: flags that have no effect without other flags
+#: Flags that have no effect without other flags.
 ALONE = [
     "quantization_schema_activations",
     "quantization_schema_constants",
@@ -122,7 +122,7 @@ def test_a_flag_that_does_nothing_is_named_at_any_value(name):
     for value in values:
         warnings = resolved(*level, f"-{spec.flag.text}={value}").warnings
         assert any(f"-{spec.flag.text}" in text for text in warnings), (value, warnings)
-    # Options that were not given cause no warning, and a switch that is off has no effect.
+    # Options that were not set cause no warning, and a switch that is off has no effect.
     assert not resolved(*level).warnings
     if spec.default is False:
         assert not resolved(*level, f"-{spec.flag.text}=false").warnings

@@ -1,4 +1,4 @@
-"""Runs the results of the compiler, and computes the expected ones, without a container or a device."""
+"""Runs results of the compiler and computes the expected results, without a container or a device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lowered(model, **options) -> Program:
 
 
 def whole(program: Program) -> onnx.ModelProto:
-    """Put the weights back into the graph."""
+    """Copy the weights back into the graph."""
     model = onnx.ModelProto()
     model.CopyFrom(program.model)
     for weight in program.weights.values():
@@ -63,7 +63,7 @@ def whole(program: Program) -> onnx.ModelProto:
 
 
 def run(model, feeds, optimize=True):
-    """Run a model in the engine as it is."""
+    """Run a model in the engine without changes."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -80,7 +80,7 @@ def run_fp16(model, feeds, optimize=True, **options):
 
 
 def half(array):
-    """Put an array on the float16 grid."""
+    """Round an array to float16."""
     with np.errstate(over="ignore"):
         return np.asarray(array).astype(np.float16).astype(np.float32)
 
@@ -90,14 +90,14 @@ def kinds(program: Program):
 
 
 def in_function(nodes, inputs, result, opset):
-    """Wrap nodes into a function, and a call of it."""
+    """Move nodes into a function, and add a call of it."""
     imports = [helper.make_opsetid("", opset)]
     body = helper.make_function("local", "Whole", inputs, [result], nodes, imports)
     return [helper.make_node("Whole", inputs, [result], domain="local")], [body]
 
 
 def as_call(model):
-    """Move all nodes of a model into a function, which takes its inputs and its constants."""
+    """Move all nodes of a model into a function, which receives its inputs and its constants."""
     graph = model.graph
     operands = [*(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)]
     results = [value.name for value in graph.output]
@@ -111,5 +111,5 @@ def as_call(model):
     return moved
 
 
-#: places of the nodes of a model
+#: Places of the nodes of a model.
 PLACES = {"graph": lambda model: model, "function": as_call}

@@ -1,4 +1,4 @@
-"""Tables of a FlatBuffer by the numbers of their fields, read independently of the project's reader."""
+"""Tables of a FlatBuffer by the numbers of their fields, read independently of the reader in the package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 
 class Table:
-    """One table; fields that it does not have are their defaults."""
+    """One table; missing fields have default values."""
 
     def __init__(self, data: bytes, place: int) -> None:
         self._data, self._place = data, place
@@ -17,7 +17,7 @@ class Table:
 
     @classmethod
     def root(cls, data: bytes) -> Table:
-        """Read the outermost table, after the eight bytes that some writers put before it."""
+        """Read the outermost table, after the eight bytes with which some writers begin."""
         if data[:8] == struct.pack("<HHI", 1, 0, 0):
             data = data[8:]
         return cls(data, struct.unpack_from("<I", data)[0])

@@ -1,4 +1,4 @@
-"""A program before it is written, with what the compiler has learned of it, for tests that look at both."""
+"""A program before it is written, and the compiler's facts about it, for tests that check both."""
 
 from __future__ import annotations
 

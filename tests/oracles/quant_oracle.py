@@ -43,7 +43,7 @@ def parameters(minimum, maximum, schema, precision="Int8"):
 
 
 def quantize(values, scale, offset, precision="Int8"):
-    """Rounds the float32 sum half to even and clips. ``scale`` and ``offset`` broadcast."""
+    """Rounds the float32 sum half to even and clips it. ``scale`` and ``offset`` broadcast."""
     qmin, qmax = LEVELS[precision]
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.astype(np.float32) / np.float32(scale) + np.asarray(offset, np.float32)
@@ -52,27 +52,27 @@ def quantize(values, scale, offset, precision="Int8"):
 
 
 def dequantize(levels, scale, offset):
-    """The difference exact, the product a float32."""
+    """The difference is exact, the product is a float32."""
     difference = levels.astype(np.int64) - np.asarray(offset, np.int64)
     with np.errstate(over="ignore"):
         return np.float32(scale) * difference.astype(np.float32)
 
 
-# OCP Microscaling v1.0: fraction bits, exponent of the largest element, least normal exponent, largest
+# OCP Microscaling v1.0: fraction bits, exponent of the largest element, smallest normal exponent, largest
 # magnitude.
 MX = {"mxfp6_e2m3": (3, 2, 0, 7.5), "mxfp6_e3m2": (2, 4, -2, 28.0), "mxint8": (6, 0, 0, 127 / 64)}
 BLOCK_BYTES = {"mxfp6_e2m3": 25, "mxfp6_e3m2": 25, "mxint8": 33}
 
 
 def mx_blocks(values):
-    """Blocks along the last axis as float64, the last one of a row padded: [rows, blocks, 32]."""
+    """Blocks along the last axis as float64, with a padded last block: [rows, blocks, 32]."""
     rows = values.reshape(-1, values.shape[-1] if values.ndim else 1).astype(np.float64)
     padded = np.pad(rows, [(0, 0), (0, -rows.shape[1] % 32)])
     return padded.reshape(rows.shape[0], padded.shape[1] // 32, 32)
 
 
 def mx_round(values, name):
-    """Each element to the nearest one of its block's grid, half to even, in float64."""
+    """Rounds each element to the nearest element of its block's grid, half to even, in float64."""
     fraction, largest_exponent, least, largest = MX[name]
     if not values.size:
         return values
@@ -94,7 +94,7 @@ def mx_round(values, name):
 
 
 def calibrate(counts, minimum, maximum, method, schema, precision="Int8", percentile=100.0):
-    """The range that a calibration leaves."""
+    """The range that a calibration selects."""
     counts = counts.astype(np.float64)
     if method == "None" or minimum == maximum or not counts.sum():
         return minimum, maximum
@@ -110,7 +110,7 @@ def calibrate(counts, minimum, maximum, method, schema, precision="Int8", percen
 
 
 def rebin(counts, minimum, maximum, low, high, bins):
-    """Counts over another range, shared in proportion, whole in their running sums."""
+    """Counts over another range, distributed in proportion, with integer cumulative sums."""
     if (low, high, bins) == (minimum, maximum, counts.size):
         return counts
     edges = np.linspace(minimum, maximum, counts.size + 1)
@@ -197,7 +197,7 @@ def _percentile(counts, minimum, maximum, symmetric, percentile):
 
 
 def range_error(counts, minimum, maximum, chosen, precision, clipping):
-    """The weighted error power of the values at bin centers under the parameters of a range."""
+    """The weighted error power of the values at bin centers, with the parameters of a range."""
     qmin, qmax = LEVELS[precision]
     edges = np.linspace(minimum, maximum, counts.size + 1)
     centers = (edges[1:] + edges[:-1]) / 2

@@ -1,7 +1,7 @@
 """Quantization in numpy, node by node.
 
-Nothing here comes from the compiler: ranges, scales, weights and biases are computed again, in float64, and
-float operators are evaluated by onnx's reference implementation.
+This module uses nothing of the compiler: it computes ranges, scales, weights and biases again in float64, and
+evaluates floating-point operators with onnx's reference implementation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def params_of(low, high, schema, precision="Int8"):
 
 
 def quantize(values, scale, offset, precision="Int8"):
-    """Integers of real numbers; the engine's order, which rounds before it adds the offset."""
+    """Integers of real numbers, in the order of the engine, which rounds before it adds the offset."""
     low, high = LIMITS[precision]
     levels = np.rint(np.asarray(values, np.float32) / np.float32(scale)).astype(np.float64)
     return np.clip(levels + offset, low, high)
@@ -59,7 +59,7 @@ def through(values, scale, offset, precision="Int8"):
 
 
 def stored(values, scale, offset, precision="Int8"):
-    """Return constants after quantization, which rounds them after it adds the offset in float32."""
+    """Return constants after quantization, which rounds after it adds the offset in float32."""
     low, high = LIMITS[precision]
     levels = np.rint(np.asarray(values, np.float32) / np.float32(scale) + np.float32(offset))
     return (np.float32(scale) * (np.clip(levels, low, high) - np.float32(offset))).astype(np.float32)
@@ -85,9 +85,9 @@ class Tensor:
 
 
 def run(model, feeds, *, optimize=True, path=None, unsigned_weights=False):
-    """Run a model in the engine; returns outputs by name.
+    """Run a model in the engine; return outputs by name.
 
-    With `unsigned_weights` as on x86 without VNNI, where signed ones would overflow.
+    With `unsigned_weights`, weights are as on x86 without VNNI, where signed weights would overflow.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -104,7 +104,7 @@ def run(model, feeds, *, optimize=True, path=None, unsigned_weights=False):
 
 
 def with_outputs(model, names):
-    """A copy of a model with more outputs."""
+    """A copy of a model with additional outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     present = {value.name for value in copy.graph.output}
@@ -145,7 +145,8 @@ def evaluate(node, values, opset):
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     if node.op_type in {"ConvTranspose", "LRN"}:
-        # The reference implementation has no groups and another window; the engine is also independent.
+        # The reference implementation does not support groups and has another window; the engine is also
+        # independent.
         return run(model, {name: values[name] for name in names}, optimize=False)
     results = ReferenceEvaluator(model).run(None, {name: values[name] for name in names})
     return dict(zip([name for name in node.output if name], results, strict=True))
@@ -157,7 +158,7 @@ def constants_of(model):
 
 
 def weight_through(values, axis, schema, precision="Int8", scales=None):
-    """A weight after quantizing it: with one scale, or one per channel and offset 0 where offsets differ."""
+    """A weight after quantization: with one scale, or with one per channel and offset 0 if offsets differ."""
     if axis is None:
         scale, offset = params_of(values.min(initial=0), values.max(initial=0), schema, precision)
         scales = np.array([scale], np.float32) if scales is None else scales
@@ -176,7 +177,7 @@ def weight_through(values, axis, schema, precision="Int8", scales=None):
 
 
 def bias_through(bias, input_scale, weight_scales, schema, precision="Int32", data="Int8"):
-    """A bias as integer kernels add it, and the scales the weight then has."""
+    """A bias in the form that integer kernels add, and the resulting scales of the weight."""
     scales = np.asarray(weight_scales, np.float32).copy()
     per_channel = len(scales) > 1
     result = np.zeros(len(bias))
@@ -252,19 +253,19 @@ class Reference:
         return params_of(found.minimum, found.maximum, self.activations, self.precision)
 
     def inside(self, name):
-        """Return True if a value never leaves the unit that produces it, and may stay inside."""
+        """Return True if a value stays inside the unit that produces it."""
         if name not in self.makers or name in self.actual or self.makers[name].op_type in self.same:
             return False
         readers = self.readers.get(name, [])
         if all(reader.op_type not in self.POINTWISE for reader in readers):
-            # The tensor is an operand of an operator that computes with its integers.
+            # The tensor is an operand of an operator that computes in integers.
             return False
         assert readers, name
         assert name not in self.outputs
         return True
 
     def operand(self, name, *, quantize=True):
-        """Value of an operand as the quantized model has it."""
+        """Value of an operand in the quantized model."""
         if name in self.constants:
             values = self.constants[name]
             if not quantize or values.dtype != np.float32:
@@ -288,7 +289,7 @@ class Reference:
             values, rest = self.function(nodes)[name], []
         else:
             values = self.head(head, head.output[0] if rest else name)
-        #: possible difference of float32 arithmetic inside the unit, if large numbers cancel
+        #: Possible difference of float32 arithmetic inside the unit, if large numbers cancel.
         self.noise = max(self.noise, 1e-6 * float(np.abs(values).max(initial=0)))
         for node in rest:
             low, high = (0, np.inf) if node.op_type == "Relu" else bounds_of(node, self.constants)
@@ -296,7 +297,7 @@ class Reference:
         return through(values, *self.params(name), self.precision)
 
     def unit(self, name):
-        """The nodes, in order, of the unit that computes a value."""
+        """The nodes of the unit that computes a value, in order."""
         pending, found = [self.makers[name]], []
         while pending:
             node = pending.pop()
@@ -306,7 +307,7 @@ class Reference:
         return sorted(found, key=list(self.model.graph.node).index)
 
     def function(self, nodes):
-        """Compute a function that is written out in real numbers, its constants included."""
+        """Compute a function of simpler operators in real numbers, with its constants."""
         made = {name for node in nodes for name in node.output}
         entries = {i for node in nodes for i in node.input if i and i not in made | self.constants.keys()}
         assert len(entries) == 1, entries
@@ -328,7 +329,7 @@ class Reference:
         return evaluate(node, values, self.opset)[name]
 
     def weighted(self, node, rest):
-        """Compute a product with a constant weight, which takes what follows it into weight and bias."""
+        """Compute a product with a constant weight; weight and bias contain the operators that follow."""
         weight = self.constants[node.input[1]]
         turned = number(node, "transB", 0)
         if node.op_type == "Conv":
@@ -385,7 +386,7 @@ class Reference:
 
 
 def number(node, name, default):
-    """A number attribute of a node."""
+    """A numeric attribute of a node."""
     for attribute in node.attribute:
         if attribute.name == name:
             return attribute.f if attribute.type == attribute.FLOAT else attribute.i

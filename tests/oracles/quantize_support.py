@@ -1,4 +1,4 @@
-"""Quantizing a model in memory with the compiler's pass alone."""
+"""Quantization of a model in memory, with only the compiler's pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSES = PHASES["quantize"]
 
 
 def context_of(options, profile=None):
-    """Return the state of a compilation that writes nothing while it compiles."""
+    """Return the state of a compilation that writes no files."""
 
     def refuse(*_):
         message = "a program would be written"

@@ -1,4 +1,4 @@
-"""One pass alone: its input in the pipeline, and its result."""
+"""A single pass: its input in the pipeline, and its result."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STEPS = [step for phase in pipeline.PHASES.values() for step in phase]
 
 
 def begun(proto: onnx.ModelProto, **options: object) -> tuple[Model, Context]:
-    """Read a model as the pipeline does, before its first pass."""
-    # The numbers of weights are in the bytes, which stay.
+    """Read a model in the same way as the pipeline before its first pass."""
+    # The numbers of weights are in the bytes, which do not change.
     source = onnx_file.open_bytes(proto.SerializeToString())
     return pipeline.begin(
         source, resolve(options, options_path=None, model_is_container=False).compile, Progress("test")
@@ -32,7 +32,7 @@ def begun(proto: onnx.ModelProto, **options: object) -> tuple[Model, Context]:
 
 
 def before(name: str, proto: onnx.ModelProto, **options: object) -> tuple[Model, Context]:
-    """Run the passes in front of the first one of a name."""
+    """Run the passes before the first pass with a name."""
     model, context = begun(proto, **options)
     first = next(at for at, step in enumerate(STEPS) if step.name == name)
     pipeline.run_passes(STEPS[:first], model, context)
@@ -45,7 +45,7 @@ def step_of(name: str) -> Pass:
 
 
 def applied(name: str, model: Model, context: Context) -> bool:
-    """Run a pass that the options ask for, and check what it leaves; says whether it changed the model."""
+    """Run a pass that the options request, and check its result; return true if it changed the model."""
     step = step_of(name)
     assert step.is_needed(context)
     before = content(model)
@@ -55,7 +55,7 @@ def applied(name: str, model: Model, context: Context) -> bool:
 
 
 def skipped(name: str, model: Model, context: Context) -> list[str]:
-    """Run a pass; returns what `time_passes` shows about nodes that it left."""
+    """Run a pass; return the text of `time_passes` about nodes that it did not change."""
     passes = PassLog()
     context.progress = Progress("test", passes)
     context.progress.stage(name)
@@ -64,7 +64,7 @@ def skipped(name: str, model: Model, context: Context) -> list[str]:
 
 
 def content(model: Model) -> tuple[bytes, list[tuple[object, ...]]]:
-    """Return all that a pass could change of a graph and its weights."""
+    """Return all parts of a graph and its weights that a pass can change."""
     weights = [
         (weight.name, weight.elem_type, weight.dims, weight.blocks) for weight in model.weights.values()
     ]
@@ -77,7 +77,7 @@ def ops(model: Model) -> list[str]:
 
 
 def whole(model: Model) -> onnx.ModelProto:
-    """Put the weights of a model into its graph."""
+    """Move the weights of a model into its graph."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model.proto)
     for weight in model.weights.values():
@@ -89,5 +89,5 @@ def whole(model: Model) -> onnx.ModelProto:
 
 
 def outputs(model: Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Compute a model as it is, without optimizations."""
+    """Compute a model without changes and without optimizations."""
     return run(whole(model), feeds, optimize=False)

@@ -1,10 +1,10 @@
-"""Protobuf messages as plain values, read independently of the project's reader."""
+"""Protobuf messages as plain values, read independently of the reader in the package."""
 
 from __future__ import annotations
 
 
 def fields(data: bytes) -> dict[int, list]:
-    """Field number -> its values in order: integers as they are on the wire, all else as bytes."""
+    """Field number -> its values in order: integers as encoded, all others as bytes."""
     found: dict[int, list] = {}
     place = 0
     while place < len(data):

@@ -1,4 +1,4 @@
-"""First screen of the page: advice, and the costliest and the changed nodes as bars."""
+"""First screen of the page: advice, and bars of the most expensive and the changed nodes."""
 
 import re
 

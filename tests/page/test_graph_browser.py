@@ -1,4 +1,6 @@
-"""The drawn graph in a browser: large ones open closed, are searched, colored and opened; names are text."""
+"""The graph in a browser: large graphs open as closed groups, with search, colors and opening; names are
+text.
+"""
 
 import json
 
@@ -22,7 +24,7 @@ def show(tmp_path_factory):
 
 
 def chain(count, name=lambda place: f"/model/layers.{place // 8}/part.{place % 8 // 4}/op{place}"):
-    """Draw a chain in which every fourth node also reads the one four before it."""
+    """Draw a chain in which every fourth node also reads the node four positions before it."""
     nodes = [
         DrawnNode(name(place), "MatMul" if place % 2 else "Add", [("shape", "2x8")]) for place in range(count)
     ]
@@ -57,7 +59,8 @@ def test_a_graph_that_is_wider_than_its_area_begins_at_its_edge(tmp_path, show):
     dom = show(write(wide, tmp_path / "page.html"))
     assert_healthy(dom)
     assert facts(dom)["data-scale"] == "0.700"
-    # Eight to nine boxes are as wide as the area; with the first in its middle, half of it would be empty.
+    # Eight to nine boxes have the width of the area; with the first box in the middle, half of it would be
+    # empty.
     assert int(facts(dom)["data-drawn"]) >= 8
 
 

@@ -1,4 +1,4 @@
-"""Groups of a drawn graph: stretches within each other, and never too many boxes at once."""
+"""Groups of a graph: nested parts, and a limited number of boxes at a time."""
 
 import base64
 import json

@@ -452,7 +452,7 @@ def test_a_page_without_operations_has_no_timeline():
 
 
 def test_a_kind_has_the_same_color_on_every_page():
-    """A kind has the same color regardless of the other kinds and of the longest one."""
+    """A kind has the same color for any other kinds and any longest kind."""
 
     def colors(*kinds):
         program = made.cpu_program([(f"/n{place}", kind) for place, kind in enumerate(kinds)])
@@ -471,13 +471,13 @@ def test_a_kind_has_the_same_color_on_every_page():
 
 
 def test_every_class_of_a_page_has_a_look(tmp_path):
-    """`stat_cards` in the markup and `.stat-cards` in the styles once left the figures bare."""
+    """Regression: with `stat_cards` in the markup and `.stat-cards` in the styles, figures had no style."""
     capture = card()
     reports = [make(capture) for make in REPORTS.values()]
     text = page.write(capture, reports, tmp_path / "page.html").read_text()
     style = text.partition("<style>")[2].partition("</style>")[0]
     body = re.sub(r"<script.*?</script>", "", text.partition("</style>")[2], flags=re.DOTALL)
     used = {name for group in re.findall(r'class="?([\w -]+)', body) for name in group.split()}
-    # The last three are places for scripts.
+    # The last three are placeholders for scripts.
     assert {name for name in used if f".{name}" not in style} <= {"table-block", "halves", "rows"}
     assert "stat-cards" in used

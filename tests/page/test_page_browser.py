@@ -1,4 +1,4 @@
-"""Pages in a browser: tables contain the numbers of the reports, the timeline is drawn, no errors occur."""
+"""Pages in a browser: tables contain the numbers of the reports, a timeline is drawn, nothing fails."""
 
 import re
 
@@ -34,7 +34,7 @@ def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):
     pairs = [(made_report, table) for made_report in reports for table in made_report.tables]
     for report, table in pairs:
         if table.name == "advice":
-            # A list, with every text of the table.
+            # A list, with all texts of the table.
             source = (tmp_path / "page.html").read_text()
             assert table.rows
             assert all(escape(text) in source for row in table.rows for text in row)
@@ -72,7 +72,7 @@ def test_the_timeline_is_drawn(tmp_path, show):
     assert_healthy(dom)
     drawn = dom.sections["timeline"]
     assert drawn["data-state"] == "drawn"
-    # Two inferences of twelve threads with five operations each, and what each core ran as a whole.
+    # Two inferences of twelve threads with five operations each, and one row for each core.
     assert int(drawn["data-operations"]) == 2 * (12 * 5 + 2)
     assert int(drawn["data-rows"]) == 14
     assert int(drawn["data-drawn"]) > 20
@@ -137,11 +137,11 @@ def test_hostile_names_are_text(tmp_path, show):
     capture = Capture([made.buffer(program, {(0, 0): ops}, device=1)])
     table = Table("t", "T", (Column("node"),), [(name,) for name in HOSTILE])
     path = page.write(capture, [Report("nodes", "Nodes", HOSTILE, [table])], tmp_path / "page.html")
-    # Each is chosen in turn, so that its name is in the panel and its row is looked for.
+    # Each node is selected in turn, so its name is in the panel, and its row is searched.
     dom = show(path, f"for (let turn = 0; turn < {len(HOSTILE)}; turn += 1) await after(() => key('n'));")
     assert dom.root["data-faults"] == "0", dom.root.get("data-fault")
     assert [row for row in dom.cells["nodes", "t"] if row] == [[[None, visible(name)]] for name in HOSTILE]
-    # The page's own, its data being gone, and the driver.
+    # The page's own script, whose data is removed, and the driver.
     assert dom.scripts == 2
     assert visible(HOSTILE[-1]) in dom.parts["panel"]
     assert_healthy(show(path))
@@ -199,7 +199,7 @@ def view(dom):
     return float(dom.sections["timeline"]["data-from"]), float(dom.sections["timeline"]["data-to"])
 
 
-# Places are those of the drawing when the event comes: a scroll bar that appears moves and narrows the rows.
+# Positions are those of the drawing at the time of the event: a new scroll bar moves and narrows the rows.
 HANDS = """
     rows.setPointerCapture = () => {};
     const box = () => rows.getBoundingClientRect();
@@ -220,7 +220,7 @@ def test_the_wheel_zooms_where_it_points_once_it_is_the_timelines(tmp_path, show
     low, high = view(show(path, HANDS + "await after(() => wheel(-60, { ctrlKey: true }));"))
     assert begin < low < high < end
     assert (low + high) / 2 == pytest.approx((begin + end) / 2, rel=1e-3)
-    # Zooms to the limits and back: never narrower than the minimum, never beyond the whole.
+    # Zooms to both limits and back: never narrower than the minimum, never wider than the whole.
     narrow = view(
         show(
             path, HANDS + "rows.focus(); for (let i = 0; i < 200; i += 1) wheel(-60); await after(() => {});"
@@ -261,7 +261,7 @@ def test_each_node_of_a_fused_operation_leads_to_it_and_keeps_the_choice(tmp_pat
     program.op(0, "fused", "FusedConv", nodes=["/a/Conv", "/a/Relu"])
     op = {"oc": 0, "start_u": 100, "dur_u": 10, "flags": 64}
     buffer = made.buffer(program, {(0, 0): [op]}, span=(90, 140), device=1)
-    # The result has the name of its node, as for a node without a name.
+    # The result has the name of its node, like a node without a name.
     boxes = [DrawnNode("/a/Conv", "Conv"), DrawnNode("/a/Relu", "Relu"), DrawnNode("/a/Relu", "output")]
     graph = DrawnGraph(boxes, [(0, 1, "v"), (1, 2, "w")], [Coloring("time", amounts=[10.0, 10.0, 0.0])])
     capture = Capture([buffer])

@@ -1,4 +1,4 @@
-"""Pictures of latencies: their figures against numpy, and what each kind of picture shows of them."""
+"""Pictures of latencies: their figures compared with numpy, and the content of each kind of picture."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ from qaic.page.latency import Distribution, curve, histogram, latency_text
 from qaic.page.latency_page import curve_note, curve_svg, histogram_svg, latency_page, percentiles_svg
 
 latencies = st.lists(st.floats(0, 1e4, allow_subnormal=False), min_size=1, max_size=300)
-# Typical latencies: some close together, a few outliers.
+# Typical latencies: many similar values, and a few outliers.
 skewed = st.tuples(
     st.lists(st.floats(1e-4, 3e-4), min_size=1, max_size=300), st.lists(st.floats(1e-2, 5), max_size=3)
 ).map(lambda parts: parts[0] + parts[1])
@@ -48,7 +48,7 @@ def test_a_histogram_counts_each_latency_once(seconds, bins):
     assert len(found.counts) <= bins + 1
     assert found.edges[0] <= values.min() * (1 + 1e-9)
     width = found.edges[1] - found.edges[0]
-    # A value on an edge may fall to either side.
+    # A value on an edge can be counted on either side.
     if found.above == 0:
         assert values.max() <= found.edges[-1] * (1 + 1e-9) + 1e-300
     for place, count in enumerate(found.counts):

@@ -1,4 +1,4 @@
-"""Traces as timelines: events of every form become boxes in the rows they belong to."""
+"""Traces as timelines: events of every form become boxes in their rows."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""The public names of ``qaicrt``: a table that the tests compare with the package."""
+"""The public names of ``qaicrt``, a table that the tests compare with the package."""
 
-#: enumerations; their members and codes are compared in test_enums.py
+#: Enumerations; test_enums.py compares their members and codes.
 ENUMS = {
     *("BufferDataTypeEnum", "BufferIoTypeEnum", "LiveReportingLevelEnum", "QAicBufferDataTypeEnum"),
     *(
@@ -14,10 +14,10 @@ ENUMS = {
     *("QBufferType", "QDevStatus", "QDirection", "QLogLevel", "QStatus"),
 }
 
-#: exceptions
+#: Exceptions.
 EXCEPTIONS = {"ExceptionInit", "ExceptionNullPtr", "ExceptionRuntime"}
 
-#: class -> members, of classes with behavior
+#: Class -> members, for classes with behavior.
 CLASSES = {
     "Context": {"Factory", "findDevice", "getId", "getLogLevel", "objName", "objNameCstr", "setLogLevel"},
     "Qpc": {
@@ -77,12 +77,12 @@ CLASSES = {
         *("checkLibraryVersion", "getAicVersion", "getDeviceIds", "getDeviceInfo", "getPerformanceInfo"),
         *("getResourceInfo", "lockDevice"),
     },
-    # what they add to the sequence they are is compared
+    # additions to the sequence type that they implement
     "QIDList": set(),
     "vector_char": set(),
 }
 
-#: structure -> fields
+#: Structure -> fields.
 STRUCTURES = {
     "BufferMapping": {"bufferName", "dataType", "index", "ioType", "isPartialBufferAllowed", "size"},
     "QpcInfo": {"constants", "program"},
@@ -114,7 +114,7 @@ STRUCTURES = {
     },
 }
 
-#: attribute path from a ``QDevInfo`` -> fields of the structure there
+#: Attribute path from a ``QDevInfo`` -> fields of the structure at this path.
 PARTS_OF_QDEVINFO = {
     "pciInfo": {
         "bus",

@@ -72,7 +72,7 @@ def test_a_duration(affine):
     done, rate, took_us, _ = benchmark.getLastRunStats()
     assert done > 0
     assert rate > 0
-    # Nothing begins after the time limit, but inferences in flight must end.
+    # No inference starts after the time limit, but inferences in flight must end.
     assert took_us >= 50_000
 
 
@@ -95,7 +95,7 @@ def test_cores_are_held_while_enabled(affine):
         assert affine.cores() == before
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------
 
 
 def test_without_room(affine, capfd):
@@ -176,7 +176,7 @@ def test_completion_callbacks_run_on_one_other_thread(affine):
 
     assert benchmark.enableExecObjCompletionCallback(completed) in (None, S.QS_SUCCESS)
     assert benchmark.run(50) == S.QS_SUCCESS
-    # Every callback has run when the run is over.
+    # Every callback has run when the run ends.
     assert len(seen) == 50
     assert len({thread for _, _, thread in seen}) == 1
     assert seen[0][2] is not threading.current_thread()
@@ -206,7 +206,7 @@ def test_a_slow_callback_slows_the_benchmark_instead_of_filling_the_memory(noop)
     benchmark.enableExecObjCompletionCallback(slow)
     worker = threading.Thread(target=benchmark.run, args=(5000,))
     worker.start()
-    # Completed inferences are at most those that may wait for the callback and those in flight.
+    # The number of completed inferences is at most that of inferences in flight and waiting for the callback.
     while sum(benchmark.getInfCompleted()) < 1024:
         assert worker.is_alive()
     assert sum(benchmark.getInfCompleted()) < 1100
@@ -262,7 +262,7 @@ def test_live_reports(affine, capsys):
     assert benchmark.setLiveReporting(reportingPeriodMs=10) == S.QS_SUCCESS
     assert benchmark.runForDuration(0.2) == S.QS_SUCCESS
     lines = reported(capsys)
-    # One per period, and one for the rest.
+    # One report per period, and one for the rest.
     assert len(lines) > 2
     counts = [int(line[1]) for line in lines]
     assert counts == sorted(counts)

@@ -1,4 +1,4 @@
-"""Bindings behind descriptors, which an emulated card reads and writes itself."""
+"""Bindings behind file descriptors, which an emulated card reads and writes itself."""
 
 import mmap
 import os
@@ -14,7 +14,7 @@ from rt_programs import Client, S
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 PAGE = mmap.PAGESIZE
-#: of the DMA buffers of both bindings; the tensors are at their begins
+#: Size of the DMA buffers of both bindings; the tensors are at the beginning of the buffers.
 BYTES = 64
 
 
@@ -30,7 +30,7 @@ def affine(tmp_path):
 
 
 class Memory:
-    """Shared memory behind a descriptor, from the side of the host."""
+    """Shared memory behind a descriptor, as the host sees it."""
 
     def __init__(self, size=PAGE):
         self.fd = os.memfd_create("tensor")
@@ -58,7 +58,7 @@ def test_an_inference_without_a_copy(affine):
     exec_obj, x, y = affine.exec_obj(), Memory(), Memory()
     for turn in range(3):
         x.put(X + turn)
-        # Wired once, or again and again: both are usual.
+        # Clients set the buffers once, or for every inference.
         affine.infer(exec_obj, *([[x.buffer(), y.buffer()]] if turn != 1 else []))
         np.testing.assert_allclose(y.get(), rt_programs.affine_of(X + turn), rtol=1e-6)
     status, found = exec_obj.getData()
@@ -74,7 +74,7 @@ def test_one_side_may_be_of_the_heap(affine):
     np.testing.assert_allclose(output, rt_programs.affine_of(X), rtol=1e-6)
     affine.infer(exec_obj, [(0, X + 1), (1, y.buffer())])
     np.testing.assert_allclose(y.get(), rt_programs.affine_of(X + 1), rtol=1e-6)
-    # Nothing of the earlier bindings is left.
+    # No data of the earlier bindings remains.
     affine.infer(exec_obj, [(0, X + 2), (1, output)])
     np.testing.assert_allclose(output, rt_programs.affine_of(X + 2), rtol=1e-6)
     np.testing.assert_allclose(y.get(), rt_programs.affine_of(X + 1), rtol=1e-6)

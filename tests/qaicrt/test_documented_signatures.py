@@ -1,4 +1,4 @@
-"""Calls as the vendor's class pages write them: by name, by place, and by ``Factory``."""
+"""Calls in the forms of the vendor's class pages: by name, by position, and with ``Factory``."""
 
 import itertools
 import threading
@@ -17,7 +17,7 @@ def affine():
 
 
 def pairs(count):
-    """Return arrays, and the buffers of `count` inferences over them."""
+    """Return arrays, and the buffers of `count` inferences that use them."""
     arrays = [
         (np.random.default_rng(seed).random((2, 4), np.float32), np.zeros((2, 4), np.float32))
         for seed in range(count)
@@ -25,7 +25,7 @@ def pairs(count):
     return arrays, [[qaicrt.QBuffer(array) for array in pair] for pair in arrays]
 
 
-#: what follows the counts in the two documented forms
+#: Arguments after the counts in the two documented forms.
 FORMS = [("properties", "enableProfiling"), ("infDataVectorDmaBuf", "properties", "enableProfiling")]
 
 
@@ -33,7 +33,7 @@ FORMS = [("properties", "enableProfiling"), ("infDataVectorDmaBuf", "properties"
 def test_inference_sets_in_both_documented_forms(affine, form):
     properties = qaicrt.InferenceSetProperties(name="words", id=7)
     values = {"infDataVectorDmaBuf": pairs(2)[1], "properties": properties, "enableProfiling": True}
-    # Any number of them by position, the others by name, or omitted if the form has a default.
+    # Any number of arguments by position, and the others by name, or omitted if the form has a default.
     for placed in range(len(form) + 1):
         given = [values[name] for name in form[:placed]]
         for named in itertools.product([False, True], repeat=len(form) - placed):
@@ -101,7 +101,7 @@ def test_time_limit_of_get_available(affine, capfd):
     assert (status, none) == (S.QS_TIMEDOUT, None)
     assert "a free exec object" in capfd.readouterr().err
     refused(capfd, handles.getAvailable(-1)[0], "timeoutUs is -1")
-    # Without a limit, the call waits until the handle is put back.
+    # Without a limit, the call waits until the handle is returned.
     waiting = threading.Thread(target=handles.getAvailable, args=(0,))
     waiting.start()
     assert handles.putCompleted(held) == S.QS_SUCCESS

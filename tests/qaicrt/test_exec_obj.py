@@ -1,4 +1,4 @@
-"""``ExecObj``: every form of ``setData``, what it refuses, and what comes back."""
+"""``ExecObj``: every form of ``setData``, its refusals, and the results."""
 
 import gc
 import weakref
@@ -31,7 +31,7 @@ def types(tmp_path_factory):
 
 
 def refused(capfd, status, *parts, expected=S.QS_INVAL):
-    """The status is as expected, and the log contains every part."""
+    """Assert the status, and that the log contains every part."""
     error = capfd.readouterr().err
     assert status == expected, error
     assert "[ERROR]" in error
@@ -53,7 +53,7 @@ def test_buffers_with_dims(affine):
     assert [buffer.size for buffer in found] == [32, 32]
     y = np.frombuffer(bytes(found[1]), np.float32).reshape(dims[1][1])
     np.testing.assert_allclose(y, rt_programs.affine_of(X), rtol=1e-6)
-    # A client may read the buffer it passed instead.
+    # A client can read the buffer that it passed.
     assert bytes(buffers[1]) == bytes(found[1])
 
 
@@ -73,7 +73,7 @@ def test_dims_may_be_a_plain_list(affine):
 
 
 class Vector:
-    """A fake with the properties of an ``InferenceVector`` that calls read."""
+    """A fake with those properties of an ``InferenceVector`` that calls read."""
 
     def __init__(self, buffers):
         self.buffers = buffers
@@ -94,7 +94,7 @@ def test_arrays_are_used_in_place(affine):
     x, y = X.copy(), np.zeros((2, 4), np.float32)
     affine.infer(exec_obj, [(1, y), (0, x)])
     np.testing.assert_allclose(y, rt_programs.affine_of(X), rtol=1e-6)
-    # Nothing is set again: the same arrays contain the next inference.
+    # The client sets nothing again: the same arrays contain the next inference.
     x += 1
     affine.infer(exec_obj)
     np.testing.assert_allclose(y, rt_programs.affine_of(X + 1), rtol=1e-6)
@@ -223,7 +223,7 @@ def test_other_dims_of_the_right_size_fail_late(affine, capfd, array):
     status = exec_obj.waitForCompletion()
     refused(capfd, status, "No matching dimension found", f"{list(array.shape)}", "[2, 4]")
     refused(capfd, exec_obj.run(), "No matching dimension found")
-    # Right dims put it right.
+    # Correct dims fix the error.
     affine.infer(exec_obj, [(0, X)])
 
 
@@ -416,7 +416,7 @@ def test_dims_go_with_buffers_only(affine, capfd):
 
 
 class Kept(np.ndarray):
-    """An array that can be referred to weakly."""
+    """An array that supports weak references."""
 
 
 def test_arrays_are_kept_until_they_are_replaced(affine):

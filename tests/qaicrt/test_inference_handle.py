@@ -1,4 +1,4 @@
-"""``InferenceHandle``: buffers, dims and exec object of one place in a set."""
+"""``InferenceHandle``: buffers, dims and exec object of one handle of a set."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_inputs_and_outputs_apart(affine):
     assert handle.setInputBuffers([qaicrt.QBuffer(x)]) == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
     np.testing.assert_allclose(y, affine_of(x), rtol=1e-6)
-    # The other part stays.
+    # The other part does not change.
     x2 = np.full((2, 4), 0.5, np.float32)
     assert handle.setInputBuffers((qaicrt.QBuffer(x2),)) == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
@@ -115,12 +115,12 @@ def test_dims_of_one_inference_and_buffers_of_the_next(dynamic, capfd):
     handle = take(handles.getAvailable())
     for tokens in (32, 1, 8):
         arrays, dims = tensors(tokens)
-        # The present buffers are still those of the last turn.
+        # The current buffers are still those of the previous inference.
         assert handle.setBufferDimensions(dims) == S.QS_SUCCESS
         refused(capfd, handles.submit(handle, 1), "setBufferDimensions")
         assert handle.setBuffers(wrapped(arrays)) == S.QS_SUCCESS
         assert ran(handles, handle) == S.QS_SUCCESS
-    # The parts may come one after the other.
+    # The two parts can be set in separate calls.
     arrays, dims = tensors(32)
     assert handle.setBufferDimensions(dims) == S.QS_SUCCESS
     assert handle.setOutputBuffers(wrapped(arrays[2:])) == S.QS_SUCCESS
@@ -154,7 +154,7 @@ def test_a_dim_of_zero_leaves_out(dynamic, capfd):
     assert handle.setBufferDimensions([*dims[:2], (8, [0])]) == S.QS_SUCCESS
     assert ran(handles, handle) == S.QS_SUCCESS
     assert [buffer.size for buffer in take(handle.getBuffers())] == [arrays[0].nbytes, arrays[1].nbytes, 0]
-    # The output is back with its dims. The program retains no state, so an input must come from somewhere.
+    # The output has its dims again. The program has no state, so the client must set an input.
     assert handle.setBufferDimensions([(8, [0]), *dims[1:]]) == S.QS_SUCCESS
     assert [buffer.size for buffer in take(handle.getBuffers())] == [0, arrays[1].nbytes, arrays[2].nbytes]
     refused(capfd, handles.submit(handle, 1), "input `input_ids` is missing")
@@ -170,7 +170,7 @@ def test_dims_that_are_no_dims(dynamic, capfd):
     with pytest.raises(TypeError, match="pair of element size and dims"):
         handle.setBufferDimensions([1, 2, 3])
     assert handle.setBufferDimensions(qaicrt.BufferDimensionsVecRef(dims)) == S.QS_SUCCESS
-    # A new owner of the handle starts without.
+    # A new owner of the handle starts without buffers.
     assert handles.putCompleted(handle) == S.QS_SUCCESS
     handle = take(handles.getAvailable())
     assert handle.setBuffers(wrapped(tensors(1)[0])) == S.QS_SUCCESS

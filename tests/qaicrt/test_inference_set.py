@@ -1,4 +1,4 @@
-"""``InferenceSet``: the life of a handle, both submits, and what is refused."""
+"""``InferenceSet``: the life of a handle, both forms of submit, and refusals."""
 
 import gc
 import threading
@@ -77,7 +77,7 @@ def test_every_handle_is_given_once(affine, set_size, activations):
 
 
 def test_a_vector_is_submitted_many_times(affine):
-    # Like sample code: far more inferences of one vector than there are handles.
+    # As in sample code: many more inferences of one vector than handles.
     handles = affine.inference_set(4)
     x, y = x_of(1), np.zeros((2, 4), np.float32)
     vector = affine.vector(x, y)
@@ -127,7 +127,7 @@ def test_vectors_and_handles_take_turns_on_one_exec_object(affine):
         np.testing.assert_allclose(y, affine_of(x), rtol=1e-6)
         y[:] = 0
         other_x, other_y, _ = buffers(turn + 10)
-        # Around the handle: what the exec object is wired to must not be mistaken for the vector afterwards.
+        # The client bypasses the handle. Later, the set must not mistake these buffers for the vector.
         assert handle.execObj().setData([(0, other_x), (1, other_y)]) == S.QS_SUCCESS
         assert handles.submit(handle, turn) == S.QS_SUCCESS
         assert handles.putCompleted(take(handles.getCompletedId(turn))) == S.QS_SUCCESS
@@ -136,7 +136,7 @@ def test_vectors_and_handles_take_turns_on_one_exec_object(affine):
 
 
 def test_a_handle_put_back_may_be_submitted_again(affine):
-    # A C++ client gets one handle and then only submits, collects and puts back, always with id 0.
+    # A C++ client gets one handle, and then only submits, collects and returns it, always with id 0.
     handles = affine.inference_set(2)
     handle = take(handles.getAvailable())
     x, y, given = buffers(4)
@@ -181,7 +181,7 @@ def test_any_id(affine, number):
     assert handles.putCompleted(take(handles.getCompletedId(int(number)))) == S.QS_SUCCESS
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------
 
 
 def test_what_is_no_id(affine, capfd):
@@ -212,7 +212,7 @@ def test_put_back_twice(affine, capfd):
     handle = take(handles.getAvailable())
     assert handles.putCompleted(handle) == S.QS_SUCCESS
     refused(capfd, handles.putCompleted(handle), "handle 0 was already returned")
-    # The handle is free once.
+    # The handle becomes free only once.
     assert take(handles.getAvailable()) is handle
     refused(capfd, handles.putCompleted(None), "no handle")
     with pytest.raises(TypeError, match="InferenceHandle"):
@@ -356,7 +356,7 @@ def test_a_stuck_inference_times_out(noop):
     status, handle = handles.getCompletedId(3)
     assert status == S.QS_TIMEDOUT
     noop.plan("")
-    # A busy machine may delay the next inference beyond its limit, too.
+    # On a busy machine, the next inference may also exceed its limit.
     tries = iter(range(1_000))
     while status == S.QS_TIMEDOUT and next(tries, None) is not None:
         assert handles.putCompleted(handle) == S.QS_SUCCESS

@@ -1,7 +1,7 @@
-"""``InferenceSet`` against a simple model of it, in any order of calls.
+"""``InferenceSet`` compared with a simple model of it, for any order of calls.
 
-The ``noop`` device answers at once, so after ``waitForCompletion`` it is certain what every inference has
-come to. Calls that would block are not made: threads are tested elsewhere.
+The ``noop`` device answers immediately, so the outcome of every inference is known after
+``waitForCompletion``. The test makes no calls that would block; other tests check threads.
 """
 
 import gc
@@ -22,12 +22,14 @@ IDS = st.integers(0, 3)
 PICK = st.integers(0, 2**16)
 AVAILABLE, ACQUIRED, OUT, COLLECTED = "available", "acquired", "out", "collected"
 
-#: faults that one execution can meet, and the status of its inference
+#: Faults of one execution, and the status of its inference.
 FAULTS = {"fail": S.QS_ERROR, "lost": S.QS_DEV_ERROR}
 
 
 class Sets(RuleBasedStateMachine):
-    """Handles have numbers; ``states`` has their states, ``out`` submitted inferences not yet collected."""
+    """Handles have numbers; ``states`` contains their states, ``out`` the submitted and uncollected
+    inferences.
+    """
 
     @initialize(set_size=st.integers(1, 3), activations=st.integers(1, 2))
     def open(self, set_size, activations):
@@ -45,8 +47,7 @@ class Sets(RuleBasedStateMachine):
         self.known = {}
         self.states = dict.fromkeys(range(self.size[0] * self.size[1]), AVAILABLE)
         self.wired = {}
-        # By handle, in order of submission: id, expected status, data that was sent, and memory of the
-        # result.
+        # By handle, in the order of submission: id, expected status, sent data, and memory of the result.
         self.out = OrderedDict()
 
     def numbers(self, *states):
@@ -108,7 +109,7 @@ class Sets(RuleBasedStateMachine):
             self.out[number] = inference, S.QS_SUCCESS, self.wired[number]
             self.settle()
         else:
-            # A handle without buffers: nothing happens.
+            # A handle without buffers has no effect.
             assert answer == S.QS_INVAL
 
     @precondition(lambda self: self.numbers(AVAILABLE))
@@ -117,7 +118,7 @@ class Sets(RuleBasedStateMachine):
         self.send_vector(pick, inference, S.QS_SUCCESS)
 
     def send_vector(self, pick, inference, expected):
-        # The collection shows which handle the set took: the one with these buffers.
+        # The collection shows which handle the set used: the one with these buffers.
         pair = self.pair(pick)
         assert self.handles.submit(self.client.vector(*pair), inference) == S.QS_SUCCESS
         self.settle_vector(pair, inference, expected)
@@ -127,7 +128,7 @@ class Sets(RuleBasedStateMachine):
         status, handle = self.handles.getCompletedId(inference)
         older = [number for number, entry in self.out.items() if entry[0] == inference]
         if older:
-            # The oldest of this id comes first; the new one stays out.
+            # The oldest inference with this id is collected first; the new one stays in the set.
             self.collected((status, handle), older[0])
             status, handle = None, None
         free = self.numbers(AVAILABLE)
@@ -140,7 +141,7 @@ class Sets(RuleBasedStateMachine):
         self.collected((status, handle), handle.getId())
 
     def mystery(self, pair, inference, expected, free):
-        """Find the handle that a vector took: the only one of the free ones that cannot be put back twice."""
+        """Find the handle that a vector used: the only free handle that cannot be returned twice."""
         taken = []
         while len(taken) < len(free) - 1:
             status, handle = self.handles.getAvailable()
@@ -173,7 +174,7 @@ class Sets(RuleBasedStateMachine):
     def put_back(self, pick):
         number = self.pick(pick, ACQUIRED, COLLECTED, OUT)
         if number is not None:
-            # An ended inference can also be put back without a collection.
+            # An ended inference can also be returned without a collection.
             assert self.handles.putCompleted(self.known[number]) == S.QS_SUCCESS
             self.out.pop(number, None)
             self.states[number] = AVAILABLE
@@ -196,7 +197,7 @@ class Sets(RuleBasedStateMachine):
 
     @rule()
     def drop(self):
-        """Drop the set with its inferences in flight, and make another one."""
+        """Delete the set with its inferences in flight, and create another one."""
         kept = list(self.known.values())
         del self.handles
         for handle in kept:

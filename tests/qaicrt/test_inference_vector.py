@@ -37,7 +37,7 @@ def test_inputs_are_random_and_outputs_zero(plain):
     found, zeros = (bytes(buffer) for buffer in vector.getVector())
     assert len(set(found)) > 200
     assert zeros == bytes(40)
-    # Two vectors of a container are alike, so that runs can be compared.
+    # Two vectors of a container are equal, so that runs can be compared.
     assert bytes(V(plain).getVector()[0]) == found
     assert bytes(V(plain, V.RANDOM).getVector()[0]) == found
     assert bytes(V(plain, []).getVector()[0]) == found
@@ -51,7 +51,7 @@ def test_zeros(plain):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_files(plain, image, tmp_path, both):
-    # A name for each output may follow; such a file need not exist.
+    # A name for each output can follow; such a file need not exist.
     files = [str(image), str(tmp_path / "output.raw")] if both else [image]
     for vector in (V(plain, files), V(plain, V.FILESET, files), V(plain, files=files)):
         assert bytes(vector.getVector()[0]) == image.read_bytes()

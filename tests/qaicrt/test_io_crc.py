@@ -70,7 +70,7 @@ def test_without_the_option_nothing_is_summed(tmp_path):
 
 
 def test_input_that_changes_before_it_is_used(sectioned, held, capfd):
-    """With one thread, the inferences after the one on the device wait outside of the device."""
+    """With one thread, the inferences after the one on the device wait outside the device."""
     client = Client(sectioned)
     one_thread = qaicrt.QAicQueueProperties(numThreadsPerQueue=1)
     client.queue = qaicrt.Queue(client.context, 0, one_thread)
@@ -89,7 +89,7 @@ def test_input_that_changes_before_it_is_used(sectioned, held, capfd):
     log = capfd.readouterr().err
     changed = "buffer `x` changed between submission and start of the inference"
     assert f"{changed}: bytes 24 to 31 (section 2) have CRC" in log
-    # The next one is judged again.
+    # The next inference is checked again.
     exec_obj, x, _ = others[-1]
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS
@@ -107,7 +107,7 @@ def test_output_that_changes_before_it_is_collected(whole, capfd):
     assert exec_obj.waitForCompletion() == S.QS_ERROR
     changed = "buffer `y` changed between end and collection of the inference"
     assert f"{changed}: bytes 0 to 31 (section 0)" in capfd.readouterr().err
-    # Only the first wait compares; afterwards, the caller may write to the array.
+    # Only the first wait compares; afterwards, the caller can write to the array.
     assert exec_obj.waitForCompletion() == S.QS_SUCCESS
 
 

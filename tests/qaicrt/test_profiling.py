@@ -40,7 +40,7 @@ def compiled(folder, **options):
 
 
 class Client:
-    """A program, an exec object with its own arrays, and inferences of them."""
+    """A program, an exec object with its own arrays, and inferences of both."""
 
     def __init__(self, path, context=None):
         self.context = context or qaicrt.Context()
@@ -59,7 +59,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Container with the statistics that are there without asking."""
+    """A container with the default statistics."""
     return compiled(tmp_path_factory.mktemp("plain"))
 
 
@@ -76,7 +76,7 @@ def silent(tmp_path_factory):
 
 
 def rows(text):
-    """Rows of a latency report by column, after a look at its head."""
+    """Rows of a latency report by column, after a check of its header."""
     lines = text.splitlines()
     assert lines[3] == ""
     assert lines[4].split(", ") == COLUMNS

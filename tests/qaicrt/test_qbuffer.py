@@ -141,7 +141,7 @@ def test_attributes():
 
 
 class TestDescriptors:
-    """Memory behind a descriptor, which has a name but no visible contents."""
+    """Memory behind a descriptor, whose contents are not visible."""
 
     @pytest.fixture
     def memory(self):

@@ -1,4 +1,4 @@
-"""``Queue``: starting inferences, in order, one at a time per exec object."""
+"""``Queue`` starts inferences in order, one at a time for each exec object."""
 
 import gc
 import time
@@ -101,13 +101,13 @@ def test_an_exec_obj_may_go_while_it_is_in_flight(noop):
     control.release()
     gc.collect()
     assert client.program.deactivate() == S.QS_SUCCESS
-    # The next call releases the arrays, regardless of the thread that dropped them last.
+    # The next call releases the arrays, on any thread that dropped them last.
     qaicrt.QBuffer(b"")
     assert [reference() for reference in alive] == [None] * len(alive)
 
 
 class Kept(np.ndarray):
-    """An array that can be referred to weakly."""
+    """An array that supports weak references."""
 
 
 def test_everything_may_go_while_an_inference_is_in_flight(noop):
@@ -127,7 +127,7 @@ def test_inferences_with_state_run_in_the_order_they_were_enqueued(counter):
     exec_objs = [client.exec_obj() for _ in range(count)]
     outputs = np.zeros((count, 3, 4), np.float32)
     for index, exec_obj in enumerate(exec_objs):
-        # No two of them add the same, so that every order has its own sums.
+        # Each inference adds another number, so every order has its own sums.
         x = np.full(1, 2.0**index if index < 20 else 1, np.float32)
         assert exec_obj.setData([(IN, x), (Y, outputs[index])]) == S.QS_SUCCESS
     for exec_obj in exec_objs:
@@ -243,7 +243,7 @@ def test_state_is_skipped_replaced_and_read(counter):
     assert (y[0, 0], left[0, 0], given[0, 0]) == (50, 51, 50)
     client.infer(exec_obj, [(STATE, empty), (NEXT, empty)])
     assert (y[0, 0], left[0, 0]) == (51, 51)
-    # The form in which a decoder's client passes them.
+    # The form in which a decoder's client passes the buffers.
     buffers = [
         qaicrt.QBuffer(one.tobytes()),
         qaicrt.QBuffer(b""),

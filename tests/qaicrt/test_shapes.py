@@ -49,7 +49,7 @@ def test_sizes_choose_the_shapes_when_there_are_no_dims(doubled):
         buffers = [qaicrt.QBuffer(x), qaicrt.QBuffer(bytes(x.nbytes))]
         doubled.infer(exec_obj, buffers)
         np.testing.assert_array_equal(np.frombuffer(buffers[1], np.float32).reshape(count, 4), x + x)
-        # An array that is listed afterwards is matched with what is known of the other.
+        # An array that is set later is combined with the known shapes of the other.
         y = np.zeros((count, 4), np.float32)
         doubled.infer(exec_obj, [(1, y)])
         np.testing.assert_array_equal(y, x + x)
@@ -75,7 +75,7 @@ def test_an_output_for_the_largest_shape_is_taken_and_its_head_is_written(double
     check(bytes(exec_obj.getData()[1][1]))
     doubled.infer(exec_obj, [qaicrt.QBuffer(x), qaicrt.QBuffer(y := largest())])
     check(y)
-    # The inputs alone change afterwards.
+    # Then only the inputs change.
     doubled.infer(exec_obj, [(0, np.zeros((1, 4), np.float32))])
     assert not y[0].any()
     np.testing.assert_array_equal(y[1:count], doubles[1:])
@@ -126,7 +126,7 @@ def test_dims_that_no_combination_has_fail_late(doubled, capfd, count):
             assert f"[{count}, 4]" in passed
             assert len(allowed) == 3
     assert not y.any()
-    # Right ones put it right.
+    # Correct dims fix the error.
     y = np.zeros((3, 4), np.float32)
     doubled.infer(exec_obj, [(0, rows(3)), (1, y)])
     np.testing.assert_array_equal(y, 2 * rows(3))
@@ -160,7 +160,7 @@ def test_listed_buffers_have_the_shapes_of_their_sizes(doubled, capfd):
     y = np.zeros((3, 4), np.float32)
     doubled.infer(exec_obj, [(0, qaicrt.QBuffer(rows(3))), (1, y)])
     np.testing.assert_array_equal(y, 2 * rows(3))
-    # Three rows are not one row and an ignored rest.
+    # Three rows must not be read as one row and unused data.
     y = np.zeros((1, 4), np.float32)
     assert exec_obj.setData([(0, qaicrt.QBuffer(rows(3))), (1, y)]) == S.QS_SUCCESS
     assert exec_obj.run() == S.QS_INVAL

@@ -57,7 +57,7 @@ class Counter(Client):
         return handle
 
     def state(self):
-        """The state, after an inference that leaves it as it is."""
+        """Return the state, after an inference that does not change it."""
         self.infer(self.exec)
         return self.y.copy()
 
@@ -75,7 +75,7 @@ def refused(capfd, outcome, *parts):
         assert part in error
 
 
-# --- what a window does ----------------------------------------------------------------------------
+# --- effects of a window ----------------------------------------------------------------------------
 
 
 def test_upload_changes_a_part_of_the_state(counter):
@@ -98,7 +98,7 @@ def test_windows_add_up_and_are_used_once(counter):
     for row in range(3):
         counter.window(STATE, np.full((1, 4), row + 1, np.float32), row=row)
     np.testing.assert_array_equal(counter.state(), np.repeat([[1], [2], [3]], 4, 1))
-    # Without another window, the state continues by itself.
+    # Without another window, the state continues.
     counter.infer(counter.exec, [(IN, ONE)])
     np.testing.assert_array_equal(counter.state(), np.repeat([[2], [3], [4]], 4, 1))
 
@@ -283,7 +283,7 @@ def test_elements_of_another_size(counter, path, capfd):
         capfd, counter.slice(STATE, np.ones((1, 4), np.float64)), "elements of 4 bytes", "the array has 8"
     )
     refused(capfd, Counter(path, spec(item=2)).slice(STATE, np.ones((1, 4), np.float32)), "specification 2")
-    # Only the size matters.
+    # Only the size is checked.
     counter.window(STATE, np.full((1, 4), 0x3F800000, np.int32))
     assert counter.state()[0].tolist() == [1] * 4
 
@@ -336,7 +336,7 @@ def test_a_window_of_an_output_that_is_not_retained(path):
 
 
 class Kept(np.ndarray):
-    """An array that can be referred to weakly."""
+    """An array that supports weak references."""
 
 
 def test_windows_are_kept_until_they_are_used(counter):

@@ -1,4 +1,4 @@
-"""Memory bound to ``aiccyclecounts`` is a wish for statistics."""
+"""Memory that is bound to ``aiccyclecounts`` requests statistics."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_an_empty_buffer_is_no_wish(tmp_path, monkeypatch):
     client = compiled(tmp_path, rt_programs.affine(), stats_level=70)
     exec_obj = client.exec_obj()
     size = sizes(client)[2]
-    # The engine could not write a profile, and the statistics would contain a note about it.
+    # The engine could not write a profile, and the statistics would contain a note about this.
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     buffers = [qaicrt.QBuffer(X.tobytes()), qaicrt.QBuffer(bytes(32)), qaicrt.QBuffer(b"")]
     client.infer(exec_obj, buffers)

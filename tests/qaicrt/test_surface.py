@@ -42,7 +42,7 @@ def test_no_private_class_shows(name):
     found = getattr(qaicrt, name)
     assert {base.__module__ for base in found.__mro__} == {"qaicrt", "builtins"}
     for member in surface.CLASSES[name]:
-        # Methods of the core have the bare name, properties have none.
+        # Methods of the core have only the name, and properties have none.
         shown = getattr(getattr(found, member), "__qualname__", member)
         assert shown in {member, f"{name}.{member}"}
 

@@ -1,4 +1,4 @@
-"""Facts from ``qaic.Qpc`` about recorded containers, compared with the facts of the reference."""
+"""Facts from ``qaic.Qpc`` about stored containers, compared with the facts of the vendor's library."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ def codes(source, *severities) -> set[str]:
 
 
 def with_numbers(value):
-    """Expected JSON writes 64-bit integers as strings; these are the fields that have them."""
+    """Expected JSON contains 64-bit integers as strings, in these fields."""
     if isinstance(value, dict):
         return {k: int(v) if k == "output_size" else with_numbers(v) for k, v in value.items()}
     return [with_numbers(item) for item in value] if isinstance(value, list) else value
@@ -86,7 +86,7 @@ def test_program_info(case):
     assert info.name == program_record["name"]
     assert info.program_index == program_record["programIndex"]
     assert info.num_cores == program_record["numCores"]
-    # The reference leaves 0.
+    # The vendor's library leaves 0.
     assert program_record["size"] == 0
     assert info.size == qpc.segments["network.elf"].size
     assert info.batch_size == program_record["batchSize"]
@@ -131,7 +131,7 @@ def test_metadata(case):
     assert found["section"] == wanted["section"]
     assert found["section_size"] == wanted["section_size"]
     if wanted["decode"] != "ok":
-        # The reference cannot read the legacy struct; this library can.
+        # The vendor's library cannot read the legacy struct; this library can.
         assert found["encoding"] == "legacy struct"
         assert found["fields"]["networkName"] == record["program"]["name"]
         return
@@ -285,7 +285,7 @@ def test_qaic_qpc_is_this_class():
 def test_a_program_may_have_payloads_that_begin_like_a_container():
     magic = bytes.fromhex("7ccda100")
     assert codes(container(program(constants=magic)), "error") == set()
-    # The container is still examined as a program.
+    # The container is still checked as a program.
     assert codes(container(program(constants=magic, elf=b"no elf")), "error") == {"qpc.elf"}
 
 
@@ -317,7 +317,7 @@ def test_damaged_metadata_is_an_error_of_that_part_only():
 
 @pytest.mark.parametrize("read", [Qpc, validate])
 def test_a_file_that_the_kernel_generates_is_not_read_without_end(monkeypatch, read):
-    """This file has an end; others have none, and all report the size 0."""
+    """This file has an end; other files of this kind have none, and all report the size 0."""
     limited, read_stream = [], qaic.qpc._read_stream
     monkeypatch.setattr(qaic.qpc, "_read_stream", lambda path: limited.append(path) or read_stream(path))
     with contextlib.suppress(QpcError):

@@ -1,4 +1,4 @@
-"""``qpc_crc``: a container whose checksums show damage."""
+"""``qpc_crc``: a container whose checksums reveal damage."""
 
 import struct
 import zlib
@@ -20,7 +20,7 @@ SEGMENT = "openqaic.crc"
 
 @pytest.fixture
 def wide(tmp_path, monkeypatch):
-    """A container with constants outside of the graph, and with checksums."""
+    """A container with constants outside the graph, and with checksums."""
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
     return compile_model(
         save(tmp_path, affine(64)), CompileOptions(qpc_crc=True), {}, output_dir=tmp_path / "out"

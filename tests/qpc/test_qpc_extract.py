@@ -1,4 +1,4 @@
-"""Extraction: all lands in its folder, nothing is overwritten unasked, nothing is seen half-written."""
+"""Extraction writes only into its folder, overwrites nothing by default, and leaves no partial file."""
 
 import json
 import os
@@ -127,7 +127,7 @@ def test_hostile_names_stay_in_the_folder(tmp_path):
         assert file.read_bytes() == name.encode()
         assert file.name.isprintable()
         assert not file.name.startswith(".")
-    # The folder of what is in networkdesc.bin gave way to the segment of that name.
+    # The segment with this name replaced the folder for the contents of networkdesc.bin.
     assert (folder / "networkdesc.bin_dir").is_file()
     assert (folder / "networkdesc.bin_dir~" / "networkdesc.json").is_file()
 

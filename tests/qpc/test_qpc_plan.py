@@ -19,7 +19,7 @@ from qpc_support import DATA, container, program
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A compiled model, and the weights it was compiled from."""
+    """A compiled model, and its weights."""
     folder = tmp_path_factory.mktemp("compiled")
     weights = np.random.default_rng(7).random((64, 32), np.float32)
     graph = helper.make_graph(
@@ -81,7 +81,7 @@ def test_the_guide_is_true(compiled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     guide = (DATA.parents[1] / "docs" / "guide" / "containers.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
-    # A container is there already, of a model with a weight of another name.
+    # The test has a container of a model with a weight of another name.
     block = re.sub(r"^qaic\.compile\(.*\n", "", block, flags=re.MULTILINE)
     names = {}
     exec(compile(block.replace("dense.weight", "fc.weight"), "containers.md", "exec"), names)

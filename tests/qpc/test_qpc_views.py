@@ -1,4 +1,4 @@
-"""Views are the file's own pages: no copy, read-only, independent of other objects; opening costs nothing."""
+"""Views are pages of the file: no copy, read-only, independent of other objects; opening a file is cheap."""
 
 import gc
 import subprocess
@@ -13,7 +13,7 @@ from qaic.errors import QpcFormatError
 from qaic.qpc import Qpc
 from qpc_support import container, head, program
 
-# Files from 1 MiB are mapped.
+# Files of 1 MiB or more are mapped.
 LARGE = 2 << 20
 PLAN = {
     "version": 1,
@@ -105,7 +105,7 @@ def test_views_are_counted_once(large):
     segment = qpc.segments["constants.bin"]
     count = sys.getrefcount(qpc._core)
     views = [segment.data for _ in range(100)]
-    # Counted outside of the assertion, which holds a reference itself.
+    # Counted outside the assertion, which holds a reference.
     with_views = sys.getrefcount(qpc._core)
     assert with_views == count
     del views, segment, qpc
@@ -172,7 +172,7 @@ def test_opening_a_gigabyte_costs_no_memory(tmp_path, large):
     record = {"name": "w", "dtype": "float32", "dims": [size // 4], "offset": 0, "size": size}
     small = program(plan={"version": 1, "target": "cpu", "initializers": [record]})
     small[1] = ("constantsdesc.bin", size.to_bytes(8, "little") + bytes(16), 0)
-    # The constants come last, so that the file is the other segments and a hole.
+    # The constants are last, so the file consists of the other segments and a hole.
     order = [*small[1:], ("constants.bin", None, size)]
     start, places = head(
         [(name, size if payload is None else len(payload), offset) for name, payload, offset in order],

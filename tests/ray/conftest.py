@@ -1,6 +1,7 @@
 """A Ray cluster of this process for the tests, which need the packages of the extra ``ray``.
 
-`make test-scale` has them, in an environment of its own; elsewhere these tests are not collected.
+`make test-scale` installs these packages in a separate environment. In other environments, pytest does not
+collect these tests.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-# Without the package, this folder itself is a namespace of that name.
+# Without the package, this folder itself would be a namespace package with that name.
 _found = importlib.util.find_spec("ray")
 if _found is None or _found.origin is None:
     collect_ignore_glob = ["test_*.py"]
 
 FOLDER = Path(__file__).parent
 
-#: virtual cards of this host, which all nodes of a test share
+#: Virtual cards of this host, which all nodes of a test share.
 CARDS = 3
 
 
 def pytest_collection_modifyitems(items):
-    # A run of all folders passes the items of all.
+    # A run of all folders passes the items of all folders.
     for item in items:
         if not item.path.is_relative_to(FOLDER):
             continue
@@ -38,7 +39,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory):
-    """Variables that all processes of a cluster inherit: loopback, no reports, three cards, files aside."""
+    """Variables that all processes of a cluster inherit: loopback interface, no reports, three cards, other
+    folders.
+    """
     folder = tempfile.mkdtemp(prefix="qr")  # the folder contains sockets, whose paths must be short
     shared = tmp_path_factory.mktemp("shared")
     shared.chmod(0o700)
@@ -52,7 +55,7 @@ def host(tmp_path_factory):
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-            # A proxy on a busy machine takes longer to start than Serve waits for it.
+            # On a busy machine, a proxy takes longer to start than Serve waits for it.
             "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
             "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
             # The machine is shared, so memory of other processes must not end actors.
@@ -76,7 +79,7 @@ def cluster(host):
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=100 << 20,
-        # An address of the loopback; Ray would replace 127.0.0.1 with an address that other hosts can reach.
+        # A loopback address; Ray would replace 127.0.0.1 with an address that other hosts can reach.
         _node_ip_address="127.0.0.2",
     )
     yield ray

@@ -1,4 +1,4 @@
-"""A job that takes a while, and the processes of a cluster, for tests that kill some of them."""
+"""A slow job and the processes of a cluster, for tests that kill some of the processes."""
 
 import contextlib
 from collections import Counter
@@ -68,7 +68,7 @@ def actors(root):
 
 
 def run_and_kill(ray, kill, *, preserve_order):
-    """Run a dataset, kill something after the first rows, and return rows before and after."""
+    """Run a dataset, kill a process after the first rows, and return the rows before and after."""
     x, rows = dataset(ray)
     found = qaic.ray.map_batches(
         rows,

@@ -27,7 +27,7 @@ def serve(cluster):
 
 @pytest.fixture(scope="module")
 def handle(serve, tmp_path_factory):
-    """The application, of a file whose name is the model's, with settings of Serve passed through."""
+    """The application for a file, whose name is that of the model; settings of Serve are passed through."""
     path = session_models.save(
         tmp_path_factory.mktemp("model"), session_models.affine(WIDTH, BATCH), "affine.onnx"
     )
@@ -67,7 +67,7 @@ def test_routes_are_those_of_the_protocol(ask):
     assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, WIDTH]}]
     assert ask("/v2/models/other")[0] == 404
     assert ask("/v2/models/affine/infer", {"inputs": 1})[0] == 400
-    # Serve replaces models, clients do not.
+    # Serve replaces models, not clients.
     assert ask("/v2/repository/models/affine/unload", {})[0] == 403
 
 

@@ -1,4 +1,4 @@
-"""``qaic.ray.map_batches``: each row once, with the bits of an inference of its own."""
+"""``qaic.ray.map_batches``: each row once, with the bits of a separate inference."""
 
 import gc
 import itertools
@@ -117,7 +117,7 @@ def test_actors_take_cards_of_their_own(cluster, model, host, tmp_path):
             (tmp_path / str(os.getpid())).write_text(os.environ["QAIC_VISIBLE_DEVICES"])
 
         def __call__(self, table):
-            # Otherwise the first actor may compute all blocks before the second one starts.
+            # Otherwise, the first actor could compute all blocks before the second one starts.
             while len(list(tmp_path.iterdir())) < 2:
                 time.sleep(0.01)
             return super().__call__(table)
@@ -149,19 +149,19 @@ def test_claims_are_of_processes_and_shares_fit_on_a_card(cluster, host):
 
     sharers = [Sharer.remote() for _ in range(2)]
     owner = Owner.remote()
-    # Actors of the tests before may be on their way out, so any card may be the first that is free.
+    # Actors of earlier tests may still be ending, so any card can be the first free one.
     first, second = cluster.get([one.card.remote() for one in sharers])
     assert first == second == (first[0],) * 2
     assert cluster.get(owner.card.remote()) != first[0]
     with pytest.raises(StateError, match="has claimed 1 devices"):
         cluster.get(owner.card.remote(2))
-    # The third card is not Ray's, and is there; a fourth is not.
+    # The third card does not belong to Ray, and is free; a fourth does not exist.
     for one in (*sharers, owner):
         cluster.kill(one)
     late = Owner.remote()
     with pytest.raises(DeviceBusyError, match=r"4 devices are asked for.*\[0, 1, 2\] are ready"):
         cluster.get(late.card.remote(4, 0))
-    # A killed process has returned its share, or returns it within the limit.
+    # A killed process has released its share, or releases it within the time limit.
     assert cluster.get(late.card.remote(3)) == (0, 1, 2)
     cluster.kill(late)
 
@@ -200,7 +200,7 @@ def test_any_division_of_the_rows_gives_the_same_bits(actor, count, cuts, order)
 
 def test_memory_is_flat_over_rows(actor):
     table = table_of(rows_of(64))
-    # Ray keeps a reference of each type that it creates, and its threads allocate at any time.
+    # Ray keeps a reference to each type that it creates, and its threads can allocate at any time.
     own = [tracemalloc.Filter(inclusive=True, filename_pattern=str(Path(qaic.__file__).parent / "*"))]
 
     def kept_after_calls():
@@ -218,7 +218,7 @@ def test_memory_is_flat_over_rows(actor):
     assert max(later) < first + 64 * WIDTH * 4, "more than the results of one call"
 
 
-# --- what is wrong ------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

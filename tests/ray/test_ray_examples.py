@@ -1,4 +1,4 @@
-"""The examples of Ray do what they say, and cards have the form of Ray's own accelerators."""
+"""The examples of Ray run as described, and cards have the form of Ray's own accelerators."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from serving_support import BATCH, WIDTH, expected
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ray"
 
-#: registers the manager, and prints the ids for two actors, and for two that share a card
+#: Registers the manager, and prints the ids of two actors, and of two actors that share a card.
 WITH_IDS = """
 import json, os
 import qaic_accelerator, ray
@@ -68,7 +68,7 @@ def test_the_accelerator_manager_gives_cards_by_their_ids(host):
     found, refusal = run("-c", WITH_IDS, PYTHONPATH=path)
     count, *looks = json.loads(found)
     assert count == 3
-    # Ray assigns an id to each, the variable contains it, and a claim takes the devices that it names.
+    # Ray assigns an id to each actor, the variable contains the id, and a claim takes the devices in it.
     for ids, variable, claimed in looks:
         assert ids == [variable] == [str(number) for number in claimed]
     whole_1, whole_2, part_1, part_2 = (ids[0] for ids, _, _ in looks)

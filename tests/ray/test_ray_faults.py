@@ -1,4 +1,4 @@
-"""Processes that die during a dataset lose and duplicate no rows."""
+"""If processes end during a dataset, no rows are lost or duplicated."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def test_a_lost_device_is_loaded_again(cluster, monkeypatch):
     real, lost = actor.session.map, []
 
     def map_once_lost(inputs):
-        """Give two results, then lose the device, as a card that is pulled out."""
+        """Return two results, then lose the device, like a card that is removed."""
         for number, outputs in enumerate(real(inputs)):
             if number == 2 and not lost:
                 lost.append(number)
@@ -60,5 +60,5 @@ def test_a_disk_that_is_full_ends_the_job_with_its_reason(cluster, tmp_path):
 
     with pytest.raises(Exception, match="No space left on device"):
         found.write_datasink(Full(str(tmp_path / "out"), file_format="bin"))
-    # The actors and their cards are there for the next job.
+    # The actors and their cards are available to the next job.
     assert found.count() == 64

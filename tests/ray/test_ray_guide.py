@@ -18,7 +18,7 @@ CODE = [
 
 @pytest.fixture
 def run(cluster, tmp_path):
-    """Run a block with files of this test, which actors find by whole paths; returns its names."""
+    """Run a block with files of this test, which actors find by absolute paths; return its names."""
     x = np.random.default_rng(0).normal(size=(33, WIDTH)).astype(np.float32)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), WIDTH)
     (tmp_path / "rows").mkdir()

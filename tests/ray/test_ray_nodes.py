@@ -1,4 +1,4 @@
-"""Three nodes, of which one is killed."""
+"""Three nodes, one of which is killed."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from ray_jobs import ROWS, actors, check, descendants, run_and_kill
 
 from child_process import WATCHDOG_S
 
-#: an address of the loopback, as in `conftest.cluster`
+#: A loopback address, as in `conftest.cluster`.
 LOOPBACK = "127.0.0.2"
 
 
@@ -33,7 +33,7 @@ def test_a_killed_node(nodes):
     ray, workers = nodes
 
     def kill():
-        """End a node that has an actor, all its processes at once, as a host that loses power."""
+        """Kill all processes of a node that has an actor at once, like a power failure of a host."""
         (raylet,) = (info.process.pid for info in workers[0].all_processes["raylet"])
         assert actors(raylet)
         for number in (raylet, *descendants(raylet)):
@@ -43,7 +43,7 @@ def test_a_killed_node(nodes):
     x, ids, results = run_and_kill(ray, kill, preserve_order=False)
     assert len(ids) == ROWS
     check(x, ids, results)
-    # The head notices a dead node by its health checks, perhaps after the end of the job.
+    # The head detects a dead node by its health checks, perhaps after the end of the job.
     until = time.monotonic() + WATCHDOG_S
     while len([node for node in ray.nodes() if node["Alive"]]) != 2:
         assert time.monotonic() < until, ray.nodes()

@@ -1,4 +1,4 @@
-"""Crates depend downwards, imports stay lazy, versions agree, and file sizes stay readable."""
+"""Crates depend only on lower crates, imports are lazy, versions agree, and files have a limited size."""
 
 import ast
 import re
@@ -88,11 +88,12 @@ HEAVY = {"onnx", "onnxruntime", "pydantic", "yaml", "matplotlib", "google"}
 
 def test_import_loads_nothing_heavy():
     assert not loaded_by("import qaic") & (HEAVY | {"numpy"})
-    # The table of options takes longer than all else together.
+    # The table of options takes longer than all other modules together.
     assert not loaded_by("import qaic; qaic.Session; qaic.Qpc") & (HEAVY | {"qaic.options.table"})
 
 
-#: modules that `qaic.Session` may load but numpy does not: no container, future or option, and none of theirs
+#: Modules that `qaic.Session` can load and numpy does not load: no container, future or option, and none of
+#: their modules.
 OF_SESSION = {
     *("__future__", "atexit", "threading", "numpy", "qaic"),
     *("qaic._core", "qaic.errors", "qaic.options", "qaic.options.signature", "qaic.session"),
@@ -171,7 +172,7 @@ def test_unknown_attributes_are_refused():
     assert {"Session", "Qpc", "errors"} <= set(dir(qaic))
 
 
-# Rust up to 800 lines, Python up to 600, tests up to 800; a table of facts would need a reason here.
+# Rust up to 800 lines, Python up to 600, tests up to 800; a longer table of facts needs a reason here.
 CAPS = {"rust/**/src/**/*.rs": 800, "python/**/*.py": 600, "tests/**/*.py": 800, "rust/*/tests/**/*.rs": 800}
 
 
@@ -202,7 +203,8 @@ def test_the_stub_names_what_the_module_has():
     assert described == compiled
 
 
-# Fields of a model with many items, and what changes one. Elsewhere `compiler/ir/graph_edits.py` is called.
+# Fields of a model with many items, and the calls that change them. Other files call
+# `compiler/ir/graph_edits.py`.
 REPEATED_FIELDS = {
     *("node", "input", "output", "value_info", "initializer", "sparse_initializer", "attribute"),
     *("opset_import", "functions", "metadata_props", "external_data", "graphs", "dim", "dims"),
@@ -214,7 +216,7 @@ MAY_EDIT = ("compiler/ir/", "compiler/frontend/", "compiler/backend/", "serving/
 
 
 def edits(source: str) -> list[int]:
-    """Lines that change a repeated field of a protobuf, also by a name that is bound to one."""
+    """Lines that change a repeated field of a protobuf, also through a name that is bound to it."""
     tree = ast.parse(source)
     aliases: set[str] = set()
 
@@ -251,7 +253,7 @@ def test_graphs_are_edited_in_one_place():
     places = [
         f"{path}:{line}"
         for path, source in sources.items()
-        # Most files name none, and parsing is slow.
+        # Most files contain none of these fields, and parsing is slow.
         if not path.startswith(MAY_EDIT) and names.search(source)
         for line in edits(source)
     ]

@@ -1,4 +1,4 @@
-"""Tests that cards are spared, listed in docs/reference/emulated-cards.md and the Makefile."""
+"""Tests that do not run on cards are listed in docs/reference/emulated-cards.md and the Makefile."""
 
 import ast
 import importlib.util
@@ -12,7 +12,7 @@ REFERENCE = TESTS.parent / "docs" / "reference" / "emulated-cards.md"
 
 
 def spared():
-    """Reason -> files with tests that are skipped on cards for it."""
+    """Reason -> files with tests that are skipped on cards for this reason."""
     found = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         source = path.read_text()

@@ -1,4 +1,4 @@
-"""The reference page of the errors is the generated one, and what it is generated from is complete."""
+"""The reference page of the errors equals its generated form, and its sources are complete."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from qaic.options.rules import Severity
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 BINDING = ROOT / "rust" / "qaic-python" / "src"
-#: codes of calls that receive the whole message, such as those of helpers
+#: Codes of calls that receive the whole message, such as those of helpers.
 MESSAGES_FROM_ELSEWHERE = {
     "compile.model_changed", "compile.weight_spec", "devices.json", "option.cache_limit",
     "option.calibration_sample", "option.command_line", "option.conflict", "option.invalid_file",
@@ -32,7 +32,7 @@ def test_every_row_names_an_exception_and_a_status_that_exist():
     for code, exception, status, message in _core.error_catalogue():
         assert code
         assert exception in {*errors.__all__, "OSError", "KeyboardInterrupt"}
-        # Statistics are read after the fact: no call answers with a status.
+        # Statistics are read later, so no call returns a status for them.
         assert bool(status) == (bool(message) and not code.startswith("stats."))
         assert not status or status in qaicrt.QStatus.__members__
 

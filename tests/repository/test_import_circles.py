@@ -1,4 +1,4 @@
-"""No module of the package imports itself through others, also not for typing or inside of a function."""
+"""No module of the package imports itself through others, not even for types or inside a function."""
 
 import ast
 import itertools
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
-#: provides public names at their first use; no module below it may import it
+#: Provides public names at their first use; no lower module can import it.
 DOOR = "qaic"
 
 
 def imports(root: Path) -> dict[str, set[str]]:
-    """Module -> modules that it imports anywhere, by the files below a folder."""
+    """Module -> modules that it imports anywhere, in the files below a folder."""
     paths = {name_of(path.relative_to(root)): path for path in root.rglob("*.py")}
     graph: dict[str, set[str]] = {}
     for module, path in paths.items():
@@ -23,7 +23,8 @@ def imports(root: Path) -> dict[str, set[str]]:
                 case ast.Import(names=aliases):
                     found.update(alias.name for alias in aliases)
                 case ast.ImportFrom(module=source, names=aliases, level=0):
-                    # `from package import module` runs the package first: it cannot miss a circle through it.
+                    # `from package import module` runs the package first, so it can include a circle through
+                    # the package.
                     names = [f"{source}.{alias.name}" for alias in aliases]
                     found.update(name if name in paths else source for name in names)
                 case ast.ImportFrom():
@@ -47,7 +48,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 def test_no_module_imports_itself_through_others():
     graph = imports(PYTHON)
-    # The test would pass without looking if it read other files, or no imports inside of functions.
+    # If the test read other files, or missed imports inside functions, it would always pass.
     assert {"qaic.qpc.extract", "qaic.cli.qpc"} <= graph.keys()
     assert "qaic.qpc.extract" in graph["qaic.qpc"]
     del graph[DOOR]
@@ -81,12 +82,12 @@ def test_a_circle_is_named(tmp_path, closing):
 
 
 def way(graph: dict[str, set[str]], first: str, last: str) -> list[str]:
-    """The fewest modules that lead from one to another by their imports."""
+    """The shortest chain of imports from one module to another."""
     ways, seen = [[first]], {first}
     for path in ways:
         if path[-1] == last:
             return path
-        # The list grows while it is read: near modules come first.
+        # The list grows while it is read, so near modules come first.
         ways += [[*path, name] for name in sorted(graph[path[-1]] - seen)]
         seen |= graph[path[-1]]
     pytest.fail(f"no way from {first} to {last}")
@@ -94,7 +95,7 @@ def way(graph: dict[str, set[str]], first: str, last: str) -> list[str]:
 
 def test_an_option_is_followed_to_its_pass_through_few_files():
     graph = imports(PYTHON)
-    # The file of the door, the steps of a compilation, the list of passes, and the pass.
+    # The package's first file, the steps of a compilation, the list of passes, and the pass.
     doors = {"cli.compile": 4, "cli.openqaic.commands.compile": 4, "compilation": 4, "session": 5}
     for door, step in itertools.product(doors, ("assign_precision", "emulation.mxfp6_weights")):
         found = way(graph, f"qaic.{door}", f"qaic.compiler.passes.{step}")

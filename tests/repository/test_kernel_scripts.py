@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "kernel"
-#: what the scripts themselves need
+#: Commands that the scripts themselves need.
 BASICS = (
     *(
         "bash",
@@ -34,7 +34,7 @@ BASICS = (
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine with these commands: returns functions that make a command, and that run a script there."""
+    """A machine with these commands: returns functions that create a command, and that run a script."""
     commands = tmp_path / "commands"
     commands.mkdir()
     for name in BASICS:

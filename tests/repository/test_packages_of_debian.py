@@ -1,4 +1,4 @@
-"""Targets of the Makefile that install programs for tests: what they install, and what they report."""
+"""Targets of the Makefile that install programs for tests: the installed packages, and the messages."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from guide_blocks import ROOT
 
-#: target -> commands whose absence makes the target install a package, and the package
+#: Target -> commands without which the target installs a package, and the package.
 PACKAGES = {
     "browser": {"chromium": "chromium"},
     "java": {"java": "default-jre-headless"},

@@ -1,4 +1,4 @@
-"""The checker of texts finds violations of the writing rules with their places, and none in code."""
+"""The checker of texts finds violations of the writing rules and their locations, and none in code."""
 
 import subprocess
 import sys
@@ -99,7 +99,7 @@ def test_more_matches_than_allowed_fail_and_are_shown():
     assert "lower its number" in lines[0]
 
 
-# Concatenated, so that this file itself has no marker.
+# Concatenated, so that this file itself contains no marker.
 OURS, MIDDLE, THEIRS = "<" * 7, "=" * 7, ">" * 7
 
 

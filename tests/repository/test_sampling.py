@@ -1,4 +1,4 @@
-"""A run takes a sample of a sweep, or the whole."""
+"""A run uses a sample of a sweep, or the whole sweep."""
 
 import os
 import re
@@ -40,7 +40,7 @@ class Item:
 
 
 def drawing(asked):
-    """Make a property, and the list of what it draws."""
+    """Create a property, and the list of its examples."""
     drawn = []
 
     @settings(max_examples=asked)
@@ -90,7 +90,7 @@ def test_what_is_named_or_runs_in_no_whole_stage_runs_whole(whole):
 def test_sampled_files_are_those_that_a_whole_stage_collects(tmp_path):
     assert re.search("^stage test-pins$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     asked = ["make", "-n", "-o", ".venv-pins/.installed", "test-pins"]
-    # A surrounding make would pass on its flags, and its messages would be among the words.
+    # An outer make would pass its flags, and its messages would be among the words.
     own = {
         name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
     }

@@ -1,4 +1,4 @@
-"""The limits on lines of code: which lines count, and that a larger part fails."""
+"""The limits on lines of code: the lines that count, and the failure for a part that exceeds its limit."""
 
 from pathlib import PurePosixPath
 

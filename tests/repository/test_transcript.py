@@ -1,4 +1,4 @@
-"""``tools/transcript``: lists and compares recorded calls, and refuses other files with the line number."""
+"""``tools/transcript`` lists and compares recorded calls, and refuses other files with the line number."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ def run(*argv):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write calls below a header; answer the path."""
+    """Write calls after a header; return the path."""
 
     def written(name, *calls):
         lines = [HEADER, *({"seq": seq, **call} for seq, call in enumerate(calls, 1))]
@@ -64,7 +64,7 @@ def test_a_transcript_is_the_same_as_itself(capsys):
 
 
 def test_another_process_makes_the_same_calls(write, tmp_path, capsys):
-    """Process-specific values do not affect a recording that contains all of them."""
+    """Values that belong to one process do not affect a recording that contains all of them."""
 
     def changed(lines):
         for line in lines:
@@ -132,13 +132,13 @@ def test_fields_errors_and_bytes_that_differ_are_named(tmp_path, capsys):
         if line["name"] == "WAIT_BO":
             line["errno"] = "ETIMEDOUT"
         if line["name"] == "MMAP_BO":
-            # The kernel chose the offset.
+            # The kernel selected the offset.
             line["answer"]["offset"] = 1
         if line["name"] == "PERF_STATS_BO":
             line["answer"]["entries"][0]["submit_latency_us"] = 99
             line["answer"]["entries"][0]["num_queue_element"] = 98
         if line["name"] == "MANAGE" and line["data"].startswith("0100000018"):
-            # The bytes after the command, where nothing has a name.
+            # The bytes after the command, which have no names.
             line["data"] = line["data"][:-2] + "ab"
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -182,7 +182,7 @@ def test_files_are_compared_each_for_itself(write, capsys):
 
 
 class TestTheOpenRuntime:
-    """``--lrt`` leaves out what docs/reference/card.md lists, and nothing else."""
+    """``--lrt`` omits the differences that docs/reference/card.md lists, and no others."""
 
     def attach(self, handle, flags, size=4096):
         entry = {"size": size, **{f"sem{index}": {**SEM, "cmd": 6, "flags": flags} for index in range(4)}}
@@ -200,7 +200,7 @@ class TestTheOpenRuntime:
         assert run("diff", a, b) == 1
         assert run("diff", "--lrt", a, b) == 0
         assert "left out: T1 4" in capsys.readouterr().out
-        # The same bits mean something else.
+        # The same bits have another meaning.
         assert run("diff", "--lrt", a, a) == 1
 
     def test_whole_transfers_are_written_as_0_or_not_at_all(self, write, capsys):
@@ -209,8 +209,8 @@ class TestTheOpenRuntime:
         a = write("a", *ours)
         assert run("diff", "--lrt", a, write("b", *created, self.partial(100, 0), self.partial(100, 0))) == 0
         assert "left out: T3/T15 3" in capsys.readouterr().out
-        # A part that is not left from an earlier call, and a part in place of a whole transfer of another
-        # size.
+        # A part that does not remain from an earlier call, and a part in place of a complete transfer of
+        # another size.
         assert run("diff", "--lrt", a, write("b", *created, self.partial(100, 0), self.partial(99, 0))) == 1
         assert "[0].resize: 4096 | 99" in capsys.readouterr().out
         wrong = write("a", *created, self.partial(100, 50), self.partial(4096, 8192))
@@ -318,7 +318,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 
 
 def around(inner):
-    """Return values that may contain some of the given ones."""
+    """Return values that can contain some of the given values."""
     return scalars | st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3)
 
 
@@ -372,7 +372,9 @@ def test_normalizing_twice_is_normalizing_once(lines):
 )
 @settings(max_examples=100, deadline=None)
 def test_compare_of_any_two_transcripts_reports_each_call_once(a, b):
-    """No call is lost in any order: pairs have one kind, and all others are reported as only in one file."""
+    """No call is lost in any order: pairs have one kind, and all other calls are reported as only in one
+    file.
+    """
 
     def lines(kinds):
         return [Line(seq=seq, name=f"CALL{kind}", file=0) for seq, kind in enumerate(kinds)]

@@ -1,4 +1,4 @@
-"""Tests of foreign schedulers; `make test-scale` has their packages, and Debian's Java."""
+"""Tests of other schedulers; `make test-scale` installs their packages and Debian's Java."""
 
 from importlib.util import find_spec
 

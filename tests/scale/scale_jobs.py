@@ -27,7 +27,7 @@ def results(x):
 
 
 def run(folder, name, *arguments):
-    """Run an example on two separate cards; returns the last line that it prints."""
+    """Run an example on two separate cards; return the last line of its output."""
     shared = folder / "shared"
     shared.mkdir(mode=0o700)
     done = subprocess.run(

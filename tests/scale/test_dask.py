@@ -1,4 +1,4 @@
-"""The example of Dask: each row once, in order, on workers that claim a card each."""
+"""The example of Dask: each row once, in order, on workers that claim one card each."""
 
 import numpy as np
 import scale_jobs

@@ -1,4 +1,4 @@
-"""The manifests fit the schemas of Kubernetes, and what they run is what the package has."""
+"""The manifests match the schemas of Kubernetes, and the package contains the commands that they run."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ import yaml
 from qaic.cli import openqaic
 
 MANIFESTS = sorted((Path(__file__).parents[2] / "examples" / "kubernetes").glob("*.yaml"))
-#: that the schemas of the package have, an old one and the newest
+#: Versions of the schemas that the package contains: an old one and the newest.
 VERSIONS = ["1.31", kubernetes_validate.latest_version()]
 
 
@@ -45,7 +45,7 @@ def test_commands_are_of_the_package():
         line = shlex.join([*container["command"], *container.get("args", ())])
         (command,) = re.findall(r"openqaic ([^)]*)", line)
         words = shlex.split(command)
-        # Parsed, not run.
+        # The code is only parsed, not run.
         assert openqaic.parser(frozenset(words[:1])).parse_args(words).command == words[0]
 
 

@@ -1,4 +1,6 @@
-"""The example of Spark: executors find their cards by the discovery command, and each row comes out once."""
+"""The example of Spark: executors find their cards with the discovery command, and each row is in the result
+once.
+"""
 
 import shutil
 

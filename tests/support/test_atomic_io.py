@@ -83,7 +83,7 @@ def test_permissions_of_what_is_replaced_are_kept(tmp_path, mode):
         path, lambda aside: (aside.write_bytes(b"after"), seen.append(aside.parent.stat().st_mode))
     )
     assert (path.read_bytes(), path.stat().st_mode & 0o7777) == (b"after", mode)
-    # Nor can others read it while it is written.
+    # Other users cannot read the file while it is written.
     assert [found & 0o077 for found in seen] == [0]
 
 
@@ -142,7 +142,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
 
 
 def test_ctrl_c_before_the_writing_leaves_nothing(tmp_path):
-    # Regression: the signal came while a call had the interpreter released, and the folder stayed.
+    # Regression: the signal came while a call had released the interpreter lock, and the folder remained.
     path = tmp_path / "a.txt"
     is_writing = False
 
@@ -158,7 +158,7 @@ def test_ctrl_c_before_the_writing_leaves_nothing(tmp_path):
             nonlocal left
             if frame.f_code.co_filename != atomic_io.__file__ or is_writing:
                 return None
-            # The result of a call is not stored yet when its next instruction begins.
+            # The result of a call is not yet stored when its next instruction begins.
             frame.f_trace_opcodes = True
             if event == "opcode":
                 left -= 1
@@ -198,7 +198,7 @@ write_replacing(Path(sys.argv[1]), write)
         children = [stack.enter_context(started(command, stdin=subprocess.PIPE)) for _ in range(3)]
         wait_for(lambda: sum(1 for _ in tmp_path.rglob("a.txt")) == 3)
         replace_bytes(tmp_path / "b.txt", b"")
-        # Their owners live.
+        # The owners of these folders are running.
         assert len(list(tmp_path.iterdir())) == 4
         for child in children:
             child.communicate(b".")

@@ -1,4 +1,4 @@
-"""Records: dictionaries as before, with attributes."""
+"""Records: the same dictionaries as before, with attributes."""
 
 import copy
 import json
@@ -63,7 +63,7 @@ def test_notebooks_show_values_as_tables_do():
     page = record._repr_html_()
     cells = re.findall("<td[^>]*>([^<]*)</td>", page)
     assert cells[1::2] == ["0.0000503", "2.50", "12,345", "N/A", "True", "&lt;b&gt;"]
-    # Scripts sort and copy by the whole value.
+    # Scripts sort and copy by the complete value.
     assert 'data-v="5.0292001105844975e-05"' in page
     assert ">AttributeDict<" in AttributeDict()._repr_html_()
     assert ">none<" in AttributeDict()._repr_html_()

@@ -1,4 +1,4 @@
-"""Texts are read whole from regular files, up to a limit."""
+"""Texts are read completely from regular files, up to a limit."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Files with these names are found by name, and their content identifies its type."""
+"""Files with these names are found by name, and their content determines their type."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def test_names_are_the_documented_ones():
 @given(st.text(min_size=1, max_size=400))
 def test_no_network_is_called_too_long_for_a_file(network):
     name = program_names.buffer_name(10, 10, 2**32, network)
-    # names of outputs extend this name by up to a dozen bytes, and temporary files by more
+    # names of outputs add up to a dozen bytes to this name, and temporary files add more
     assert len(name.encode(errors="replace")) < 255 - 12 - 16
     assert FILE_NAME.fullmatch(name) is not None
 

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def never_preempted():
-    """Threads release the GIL only at defined points, so the order of execution is certain."""
+    """Threads release the GIL only at defined points, so the order of execution is known."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     yield

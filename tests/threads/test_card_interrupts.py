@@ -1,4 +1,4 @@
-"""Ctrl-C while a card's firmware does not answer, on emulated cards."""
+"""Ctrl-C while the firmware of a card does not answer, on emulated cards."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""``qaicrt`` under threads and Ctrl-C: what blocks lets others run and ends by Ctrl-C."""
+"""``qaicrt`` with threads and Ctrl-C: blocking calls let other threads run, and Ctrl-C ends them."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def wired(client):
     return exec_obj
 
 
-# --- which thread gives way ---------------------------------------------------------------------------------
+# --- the thread that runs an inference ----------------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="another policy was chosen, and stays")
@@ -52,11 +52,11 @@ def test_workers_that_compute_do_not_take_the_cpu_from_submitters(tmp_path):
     client = Client(rt_programs.compiled(tmp_path, rt_programs.affine()))
     exec_obj = client.exec_obj()
     assert exec_obj.setData([(0, np.ones((2, 4), np.float32))]) == S.QS_SUCCESS
-    # A card's inferences are handed over by their submitter: a worker is seldom there, and computes nothing.
+    # The submitting thread sends an inference to a card: workers are rarely running, and compute nothing.
     on_cards = emulated_cards.are_meant()
     found = set()
     for _ in range(100 if on_cards else 100_000):
-        # The first inferences may be over before the worker is up.
+        # The first inferences can end before the worker has started.
         client.infer(exec_obj)
         found = {os.sched_getscheduler(thread) for thread in workers() - before}
         if found == {os.SCHED_BATCH}:
@@ -82,7 +82,7 @@ def test_calls_that_wait_for_the_device_let_others_run(control, never_preempted,
 
     thread = threading.Thread(target=wait)
     thread.start()
-    # The call is inside the device, and this thread runs.
+    # The call is in the device, and this thread runs.
     assert control.wait_executing(1)
     assert not results
     control.release()
@@ -106,7 +106,7 @@ def test_loading_lets_others_run(control, never_preempted, call):
     thread.start()
     while control.calls()["load"] == 0:
         time.sleep(0.001)
-    # Only another thread, this one, ends the load, because a call that keeps the GIL is never preempted.
+    # Only another thread, this one, ends the load; a call that keeps the GIL is never preempted.
     control.lose()
     thread.join()
     assert outcomes == [S.QS_DEV_ERROR]
@@ -155,7 +155,7 @@ def test_threads_that_share_state_take_turns(tmp_path):
 
     with ThreadPoolExecutor(8) as pool:
         seen = list(pool.map(work, range(8)))
-    # Every inference saw another state, and every thread an ever larger one.
+    # Every inference read another state, and each thread always a larger one.
     assert sorted(value for mine in seen for value in mine) == list(range(400))
     assert all(mine == sorted(mine) for mine in seen)
 
@@ -268,7 +268,7 @@ client = Client(sys.argv[1])
 exec_obj = client.exec_obj()
 x, y = np.zeros(1, np.float32), np.zeros(1, np.float32)
 if sys.argv[2] == "known":
-    # What it usually costs does not tell what it will.
+    # The usual duration does not determine that of the next run.
     for _ in range(40):
         assert exec_obj.run([(0, np.int64(1)), (1, x), (2, y)]) == S.QS_SUCCESS
 assert exec_obj.setData([(0, FOREVER), (1, x), (2, y)]) == S.QS_SUCCESS

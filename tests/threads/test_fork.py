@@ -1,6 +1,6 @@
 """Forks of a process that uses the runtime: the child works or gets a clear error, and never hangs.
 
-Every child has a time limit; one that passes it is reported as hung.
+Every child has a time limit; a child that exceeds it is reported as hung.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 CONTAINER = Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.qpc"
 
-#: Start of every scene.
+#: First part of every script.
 PRELUDE = """
 import os, select, signal, sys, threading, traceback
 import numpy as np
@@ -61,7 +61,7 @@ RESULT = "[0.0, 1.0, 2.0]"
 
 @pytest.fixture
 def scene(tmp_path):
-    """Run a scene on the noop device and return the lines it prints."""
+    """Run a script on the noop device and return the lines that it prints."""
     path = tmp_path / "programqpc.bin"
     shutil.copy(CONTAINER, path)
 
@@ -138,7 +138,7 @@ print(in_child(lambda: loaded.run({"image": IMAGE})))
 print(in_child(lambda: _core.InferenceSet(context, made, [0], 1, 1, coerce)))
 print(in_child(lambda: control.plan("")))
 print(in_child(lambda: control.wait_executing(1, 10)))
-# What needs no device of the parent's works.
+# Code that does not need the parent's devices works.
 print(in_child(lambda: (context.resources(0)["nsp_free"], array.reshape(-1)[:3].tolist())))
 print(in_child(lambda: _core.InferenceSet(_core.Context(), made, [0], 1, 1, coerce).handle_count))
 """
@@ -147,7 +147,7 @@ print(in_child(lambda: _core.InferenceSet(_core.Context(), made, [0], 1, 1, coer
 
 
 def test_children_of_a_busy_process(scene):
-    # The fork meets other threads at arbitrary points of the data path, with arbitrary locks held.
+    # The fork happens at arbitrary points of the data path in other threads, with arbitrary locks held.
     code = """
 session = qaic.Session(PATH, num_activations=2, set_size=2)
 expected = run(session)
@@ -179,7 +179,7 @@ print(run(session) == expected)
 
 
 def test_child_that_leaves_like_any_program(scene):
-    # Everything is torn down in the child, by the interpreter.
+    # The interpreter of the child tears everything down.
     code = """
 session = qaic.Session(PATH, num_activations=2)
 run(session)
@@ -193,7 +193,7 @@ print(in_child(lambda: None, leave=sys.exit))
 control.release()
 inside.join()
 """
-    # A child that left without `os._exit` would continue the scene, so it stops at the end of `in_child`.
+    # A child that left without `os._exit` would continue the script, so it stops at the end of `in_child`.
     assert scene(code) == [RESULT, "None"]
 
 
@@ -228,7 +228,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
 
 
 def test_ctrl_c_reaches_a_child_made_by_another_thread(scene):
-    # The thread that forks becomes the child's main thread, which it was not in the parent.
+    # The thread that forks becomes the main thread of the child, which it was not in the parent.
     code = """
 def child():
     control = _core.NoopControl()

@@ -1,4 +1,4 @@
-"""A process that loaded a program and runs nothing: no thread of it wakes."""
+"""A process that has loaded a program and runs nothing: none of its threads wakes."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import session_models
 from child_process import run_script
 
-#: Context switches of each thread but the main one before and after that one waits, after inferences.
+#: Context switches of each thread except the main one, before and after the main one waits, after inferences.
 IDLE = """
 import json, sys, threading
 from pathlib import Path
@@ -43,7 +43,7 @@ with qaic.Session(sys.argv[1], num_activations=2, set_size=4) as session:
 def test_session_that_runs_nothing_wakes_no_thread(tmp_path, monkeypatch):
     monkeypatch.setenv("QAIC_KMD", "emu")
     program = session_models.save(tmp_path, session_models.affine())
-    # Both processes mostly wait.
+    # Both processes wait most of the time.
     with ThreadPoolExecutor() as threads:
         found = list(threads.map(lambda device: run_script(IDLE, program, device=device), ("cpu", "kmd")))
     for done in found:

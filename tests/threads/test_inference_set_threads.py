@@ -1,4 +1,4 @@
-"""``InferenceSet`` under very many threads, the interpreter lock and Ctrl-C."""
+"""``InferenceSet`` with many threads, the interpreter lock and Ctrl-C."""
 
 import json
 import threading
@@ -39,7 +39,7 @@ def all_done(threads):
 
 
 def test_a_thousand_threads_get_their_own_results(small_stacks):
-    # Like sample code, every thread gets a handle, submits under its own id and waits for that id.
+    # As in sample code, every thread gets a handle, submits with its own id, and waits for this id.
     client = Client(inference_sets.affine())
     handles = client.inference_set(4, 3)
     inputs = np.random.default_rng(5).random((1000, 2, 4), np.float32)
@@ -93,7 +93,7 @@ def test_two_thousand_threads_wake_with_their_own_id(noop, small_stacks):
 
 
 def test_many_submitters_and_collectors(small_stacks):
-    # Vectors take free handles; the collecting thread puts them back. None is lost or duplicated.
+    # Vectors take free handles, and the collecting thread returns them. None is lost or duplicated.
     client = Client(inference_sets.affine())
     handles = client.inference_set(3, 2)
     vector = client.vector()
@@ -128,8 +128,7 @@ def occupied(client, noop, call, *, submitted=True):
 
     def blocked():
         started.set()
-        # No preemption takes the interpreter lock, so the other thread continues only when this call releases
-        # it.
+        # No thread preempts another one, so the other thread continues only when this call releases the GIL.
         answers.append(call(handles))
         finished.set()
 
@@ -143,7 +142,7 @@ def occupied(client, noop, call, *, submitted=True):
     was_waiting = not finished.is_set()
     noop.release()
     if submitted:
-        # Some wait for a free handle and not for the inference itself.
+        # Some threads wait for a free handle instead of the inference.
         status, handle = handles.getCompletedId(5) if call in (available, submit) else (None, None)
         if handle is not None:
             assert status == S.QS_SUCCESS
@@ -205,7 +204,7 @@ def test_a_benchmark_releases_the_gil(noop, never_preempted):
 
 # --- processes -------------------------------------------------------------------------------------
 
-#: A process forks while a thread waits for a held inference, and ends with one inside the device.
+#: A process that forks while a thread waits for a held inference, and ends with one in the device.
 FORK = """
 import os, threading
 import inference_sets, qaicrt
@@ -293,7 +292,7 @@ call = {
 }[scene]
 outcome = interrupted(call)
 control.release()
-# What was waited for goes on, and everything can be used again.
+# The inferences continue, and everything can be used again.
 if benchmark:
     after = benchmark.run(10) == S.QS_SUCCESS and benchmark.disable() == S.QS_SUCCESS
 else:

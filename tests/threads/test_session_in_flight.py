@@ -89,7 +89,7 @@ def test_a_map_and_futures_survive_resets_by_another_thread(affine_path):
     resetter = threading.Thread(target=reset)
     resetter.start()
     try:
-        # Each load takes a core, and old ones end with their last inference.
+        # Each load takes a core, and old activations end with their last inference.
         for number, found in enumerate(session.map(batch(number) for number in range(60))):
             np.testing.assert_array_equal(found["y"], expected[number % 7])
         futures = [session.submit(batch(number)) for number in range(60)]
@@ -195,7 +195,7 @@ def test_a_failing_program_ends_with_inferences_in_flight(slow_path):
 
 
 def in_child(work):
-    """Run ``work`` in a forked child; returns what it printed."""
+    """Run ``work`` in a forked child; return its output."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -237,7 +237,7 @@ def test_a_forked_child_gets_clear_errors_and_goes_on(monkeypatch):
     assert in_child(future_of_the_parent).startswith("StateError: this process was forked")
     assert in_child(lambda: next(results)).startswith("StateError: ")
     assert in_child(lambda: len(called)) == "0"
-    # A child has its own devices; the held ones belong to the parent.
+    # A child has its own devices; the held devices belong to the parent.
     assert in_child(lambda: sorted(session.submit(inputs).result(SOON))) == str(
         sorted(session.model_output_shape_dict)
     )

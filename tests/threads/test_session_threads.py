@@ -1,4 +1,4 @@
-"""``Session`` under many threads, Ctrl-C and time limits."""
+"""``Session`` with many threads, Ctrl-C and time limits."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ import session_models
 from child_process import run_script
 from qaic.errors import DeviceTimeoutError
 
-#: turns of the loop model that take far longer than any limit used here
+#: Turns of the loop model that take much longer than any limit in these tests.
 FOREVER = np.int64(2**62)
 ONE = np.zeros(1, np.float32)
 
@@ -23,8 +23,8 @@ def slow_path(tmp_path):
     return session_models.save(tmp_path, session_models.endless(), "slow.onnx")
 
 
-#: A second thread holds the GIL from `started` to the call, because nothing takes it away; so the main thread
-#: continues only when the call gives the GIL up, and the call does not end.
+#: A second thread has the GIL from `started` to the call, because no thread preempts it. The main thread
+#: therefore continues only when the call releases the GIL, and the call does not end.
 RELEASE = """
 import os, sys, threading
 import numpy as np
@@ -100,7 +100,8 @@ def test_threads_load_once_and_survive_resets(tmp_path):
     with ThreadPoolExecutor(9) as pool:
         done = [pool.submit(run, index) for index in range(8)] + [pool.submit(reset)]
         failures = [future.exception() for future in done]
-    # Activations end with their last inference, so cores may be short for a moment; nothing else may happen.
+    # Activations end with their last inference, so cores can be missing for a moment; no other error is
+    # allowed.
     assert all(error is None or isinstance(error, qaic.errors.DeviceBusyError) for error in failures)
     np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
     session.reset()

@@ -1,4 +1,4 @@
-"""Work on large stats buffers answers Ctrl-C."""
+"""Ctrl-C ends work on large stats buffers."""
 
 import json
 

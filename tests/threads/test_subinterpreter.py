@@ -1,4 +1,4 @@
-"""A sub-interpreter is refused, because a process with the engine loaded in one never ended."""
+"""A sub-interpreter is refused: a process that loaded the engine in one did not end."""
 
 import sys
 

@@ -1,7 +1,8 @@
-"""Teardown of what holds a card: other Python threads run meanwhile, Ctrl-C and limits end the wait for it.
+"""Teardown of objects that hold a card: other Python threads run during it, and Ctrl-C and limits end the
+wait.
 
-The firmware of an emulated card does not answer the message that gives something back, until a second Python
-thread, which nothing but a released GIL lets run, has seen the blocked call and resets the card.
+The firmware of an emulated card does not answer the message that releases a resource. A second Python thread,
+which runs only if the GIL is released, detects the blocked call and then resets the card.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rt_programs import Client, S
 
 X = {"x": np.ones((2, 4), np.float32)}
 
-#: messages that release an activation, and a program that has none
+#: Messages that release an activation, and a program that has none.
 DEACTIVATE = "command(deactivate)@1=hang"
 UNLOAD = "command(unload_elf)@1=hang"
 
@@ -53,9 +54,10 @@ def path(tmp_path):
 
 
 def seen_during(control, faults, tear_down):
-    """Return True if a second thread saw a blocked system call during ``tear_down``; it ends these calls.
+    """Return True if a second thread detected a blocked system call during ``tear_down``; it ends these
+    calls.
 
-    In addition to the call that releases an object, a thread may wait for an abandoned inference.
+    In addition to the call that releases an object, a thread can wait for an abandoned inference.
     """
     seen = []
 
@@ -70,7 +72,7 @@ def seen_during(control, faults, tear_down):
     watcher.start()
     tear_down()
     watcher.join()
-    # A reset card loses its objects, so only objects of this process are left.
+    # A card that is reset loses its objects, so only objects of this process remain.
     assert emulated_cards.left_for_good() == []
     return seen == [True]
 
@@ -259,7 +261,7 @@ def test_qaicrt_object_torn_down_lets_other_threads_run(control, path, never_pre
     assert seen_during(control, faults, tear_down)
 
 
-# --- what waits for a teardown, and what does not ---------------------------------------------------------
+# --- calls that wait for a teardown, and calls that do not ------------------------------------------------
 
 
 def blocked_while(control, faults, tear_down):
@@ -324,7 +326,7 @@ def test_with_block_that_failed_raises_its_own_error_when_the_teardown_is_late(m
 
 def test_load_waits_for_cores_that_are_being_given_back(control, tmp_path):
     model = session_models.save(tmp_path, session_models.affine())
-    # Refused once because cores restart, and a second later taken back.
+    # The firmware refuses the request once because cores restart, and accepts it a second later.
     faults = "command(deactivate)@1=nack(-36)"
     first, second = (qaic.Session(model, aic_num_cores=16) for _ in range(2))
     first.run(X)

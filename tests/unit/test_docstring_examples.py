@@ -1,4 +1,4 @@
-"""Runs the examples in the docstrings of the public interface, next to the model that the guides make."""
+"""Runs the examples in the docstrings of the public interface, with the model of the guides."""
 
 import doctest
 import runpy

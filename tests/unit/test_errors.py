@@ -1,4 +1,4 @@
-"""The exception tree: what catches what, what every exception carries, and how it travels."""
+"""The exception tree: base classes, attributes, and pickling of every exception."""
 
 import ast
 import copy
@@ -76,7 +76,7 @@ def test_bases(name):
     assert issubclass(cls, QaicError)
     expected = [getattr(errors, base) if isinstance(base, str) else base for base in BASES[name]]
     assert all(issubclass(cls, base) for base in expected)
-    # No other built-in class: an OptionError must not be taken for a KeyError.
+    # No other built-in class: an OptionError must not be caught as a KeyError.
     builtin = (ValueError, TypeError, KeyError, RuntimeError, MemoryError, TimeoutError)
     assert [base for base in builtin if issubclass(cls, base)] == [
         base for base in builtin if base in expected

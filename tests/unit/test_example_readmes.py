@@ -1,4 +1,4 @@
-"""Examples with models of packages: the commands of their READMEs print the output that the READMEs show."""
+"""Examples with models from packages: the commands in their READMEs print the output in the READMEs."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Commands whose streams their parent process closed."""
+"""Commands whose streams were closed by the parent process."""
 
 import subprocess
 import sys

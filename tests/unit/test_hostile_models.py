@@ -1,4 +1,4 @@
-"""Models made to cause harm: functions without end, and data in files that do not belong to the model."""
+"""Models that are made to cause harm: endless functions, and data in files outside the model."""
 
 import copy
 import json
@@ -149,7 +149,7 @@ def in_function(tensor):
 @pytest.mark.parametrize("place", [in_constant, in_branch, in_function])
 @pytest.mark.parametrize("location", ["/etc/passwd", "../data.bin", "link.bin"])
 def test_external_data_of_inner_tensors_stays_in_the_folder(tmp_path, monkeypatch, place, location):
-    # The engine would find the file, because it looks in the working folder.
+    # The engine would find the file, because it searches the working folder.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.bin").write_bytes(X.tobytes())
     folder = tmp_path / "inner"
@@ -244,7 +244,7 @@ def test_container_cannot_make_the_engine_read_files(tmp_path, monkeypatch, capf
 
 
 def shifted(program, shift):
-    """The container of a program, its weights moved inside ``constants.bin`` and the plan with them."""
+    """The container of a program, with moved weights in ``constants.bin`` and in the plan."""
     original = qaic.Qpc(program)
     plan = copy.deepcopy(original.plan)
     for record in plan["initializers"]:

@@ -1,4 +1,6 @@
-"""``Session`` under misuse: shared memory, absurd limits, calls from handlers, forks, what is no file."""
+"""``Session`` under misuse: shared memory, absurd limits, calls from handlers, forks, and files of other
+kinds.
+"""
 
 import copy
 import json
@@ -31,7 +33,7 @@ def path(tmp_path):
 
 
 def finishes(code, *arguments, limit=60):
-    """Run code in a separate process, which may crash or hang; returns what it printed."""
+    """Run code in a separate process, which can crash or hang; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
@@ -43,12 +45,12 @@ def finishes(code, *arguments, limit=60):
     return done.stdout.split()
 
 
-# --- memory that is given twice -------------------------------------------------------------------
+# --- memory that is passed twice ------------------------------------------------------------------
 
 
 @pytest.fixture
 def square(tmp_path):
-    """Both outputs read the input again after the first was written."""
+    """Both outputs read the input again after the first output was written."""
     built = session_models.model(
         [helper.make_node("MatMul", ["x", "x"], ["y"]), helper.make_node("Add", ["x", "y"], ["z"])],
         [("x", "float32", [32, 32])],
@@ -130,7 +132,7 @@ def test_benchmark_count_beyond_any_counter_is_refused(path):
         session.run_benchmark(2**64)
 
 
-# --- handlers that call back --------------------------------------------------------------------------
+# --- handlers that call the session -------------------------------------------------------------------
 
 
 def test_signal_handler_may_reset_during_a_load(path):
@@ -201,7 +203,7 @@ def test_session_in_a_forked_process_loads_anew(tmp_path, state):
 
 
 def test_forked_process_may_drop_what_its_parent_loaded(tmp_path):
-    # Two cores: the engine has a worker thread, which the child does not have and must not wait for.
+    # Two cores: the engine has a worker thread, which does not exist in the child.
     code = """
 import gc, os, sys
 import numpy as np
@@ -245,7 +247,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.run(inputs)["y
     assert finishes(code, path) == ["0", "[1.0]"]
 
 
-# --- what is no file ------------------------------------------------------------------------------------
+# --- files of other kinds -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["pipe.onnx", "pipe.bin", "programqpc.bin"])

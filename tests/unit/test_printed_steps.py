@@ -44,7 +44,7 @@ def test_commands_run_where_they_were_printed(tmp_path, monkeypatch):
         console.run(printing("next: openqaic explain nothing"), [])
     with pytest.raises(AssertionError, match="`openqaic explain nothing`, printed by ``, ends with 2"):
         printed_steps.run_all(steps, Path(__file__))
-    # The same command of the same origin is not run again.
+    # The same command from the same origin does not run again.
     printed_steps.run_all(steps, Path(__file__))
 
 

@@ -147,7 +147,7 @@ def test_code_of_the_guide_to_profiling_runs(folder, capsys):
     assert (folder / "trace.json").is_file()
     assert 'id="timeline"' in (folder / "profile.html").read_text()
     assert len(list((folder / "profile").glob("*-aiccyclecounts.bin"))) == 10
-    # The callback of the stream holds the names, and they the stream.
+    # The callback of the stream keeps the names, and the names keep the stream.
     namespace.clear()
 
 
@@ -161,7 +161,7 @@ def test_code_of_the_first_page_runs(folder):
 
 
 def pages_run(function):
-    """Pages whose code a test runs: the pages named in its calls of `python_of`."""
+    """Pages whose code a test runs: those that it names in calls of `python_of`."""
     nodes = list(ast.walk(function))
     if not any(isinstance(node, ast.Name) and node.id == "python_of" for node in nodes):
         return set()
@@ -184,7 +184,7 @@ def test_every_block_of_the_pages_is_run_or_says_why_not():
         if block.run_by:
             assert block.page.rpartition("/")[2] in (ROOT / block.run_by).read_text(), block
         if block.mark is not None or block.language in SHELL:
-            continue  # tests/cli/test_guide_commands.py runs every block of a shell that bears no mark.
+            continue  # tests/cli/test_guide_commands.py runs every shell block without a mark.
         assert block.language in READ_AS, f"{block}: no test reads {block.language!r}"
         if block.language == "python":
             assert block.page in pages, f"{block}: no test runs it, and no mark says why"

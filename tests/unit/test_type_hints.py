@@ -1,4 +1,4 @@
-"""Programs can read the types of the public interface, as many tools do by `typing.get_type_hints`."""
+"""Programs can read the types of the public interface with `typing.get_type_hints`."""
 
 import importlib
 import inspect
@@ -20,7 +20,7 @@ MODULES = [
     "qaic.stats.reports",
     "qaicrt",
 ]
-#: what is public as the result of something
+#: Objects that are public only as results.
 RESULTS = [Profile, qaic.devices().__class__, qaic.devices()[0].__class__]
 
 
@@ -60,15 +60,17 @@ def functions():
 def test_type_hints_can_be_read(function):
     hints = typing.get_type_hints(function)
     parameters = list(inspect.signature(function).parameters)
-    # Options in a signature have their types in the dictionary that `**options` unpacks.
+    # The types of options in a signature are in the dictionary that `**options` unpacks.
     unpacked = typing.get_args(hints.get("options"))
     typed = set(hints).union(*(one.__annotations__ for one in unpacked if typing.is_typeddict(one)))
-    # The first is the object itself.
+    # The first parameter is the object itself.
     assert set(parameters[1:]) <= typed or is_typed_elsewhere(function)
 
 
 def is_typed_elsewhere(function):
-    """Return True if the standard library generated it, or the compiled module, which has a stub, has it."""
+    """Return True if the standard library generated the object, or if the compiled module, which has a stub,
+    contains it.
+    """
     return (
         function.__code__.co_filename in {"<string>", "qaic/exceptions.py"} or function.__module__ == "enum"
     )
