@@ -3,23 +3,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The oldest engine and the versions that clients pin have an environment of their own (docs/adr/0038). These versions of
+# The oldest engine and the versions that clients pin have a separate environment (docs/adr/0038). These versions of
 # numpy and onnxruntime have packages for Python 3.11 and 3.12.
 PINS := .venv-pins
 PINS_PYTHON ?= $(PYTHON)
-# What serving and Ray take has an environment of its own too: it asks for an older protobuf than the digests of containers are of.
+# The packages of serving and Ray also have a separate environment: they need an older protobuf than the digests of containers.
 SCALE := .venv-scale
-# The tests of compiling and running. What else there is does not see these packages (emulated cards, pages, the commands'
-# texts), or takes minutes for what these show too (threads).
+# The tests of compiling and running. Other tests do not depend on these packages (emulated cards, pages, texts of commands), or take
+# minutes and show the same (threads).
 PINS_TESTS := tests/unit tests/api tests/compilation tests/compiler tests/configs tests/options tests/qaicrt tests/qpc tests/quantized \
 	tests/rt tests/session tests/stats tests/support tests/conformance tests/property \
 	--ignore-glob='*/test_kmd_*' --ignore-glob='*/test_golden*' --ignore-glob='*/test_page*' --ignore-glob='*/test_stats_reports*'
-# Folders whose tests open no device say the same again on a card, and there a test that opens one fails (tests/device_free.py).
-# Tests named test_kmd_ choose emulated cards by themselves, in every run, and the commands of the guides choose their devices.
+# Tests that open no device give the same results on a card; in their folders, a test that opens one fails (tests/device_free.py).
+# Tests with names test_kmd_ select emulated cards in every run, and the commands of the guides select their devices.
 DEVICE_FREE_TESTS := tests/cli/compile tests/cli/opstats tests/cli/qpc tests/compiler tests/configs tests/forecast tests/options \
 	tests/page tests/repository tests/stats tests/support
-# What the engine computes and what the tools print is the same behind every device; `make test-kmd-numbers` shows that it is.
-# That random programs give the same on both is tested in every run, by tests/property/test_kmd_models.py.
+# The numbers of the engine and the output of the tools do not depend on the device; `make test-kmd-numbers` checks this. In every run,
+# tests/property/test_kmd_models.py checks that random programs give the same results on both.
 ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conformance tests/quantized \
 	tests/rt/test_llm_exports.py tests/session/test_decoder_costs.py \
 	$(filter-out tests/property/test_kmd_% %/test_exec_obj_properties.py %/test_decoder_states_in_place.py, \
@@ -27,7 +27,7 @@ ABOVE_DEVICES_TESTS := tests/accuracy tests/cli tests/compilation tests/conforma
 NOT_ON_KMD := --ignore-glob='*/test_kmd_*' --ignore-glob='*/test_guide_commands*'
 KMD_TESTS := tests $(addprefix --ignore=,$(DEVICE_FREE_TESTS) $(ABOVE_DEVICES_TESTS)) $(NOT_ON_KMD)
 WHEEL := target/wheel
-# The models of the lock-free structures and of the scheduler, a workspace of their own.
+# The models of the lock-free structures and of the scheduler, in a separate workspace.
 LOOM := rust/qaic-sync/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.js' -o -name '*.css' \
@@ -43,7 +43,7 @@ ANY_INSTALLATION := $(if $(wildcard $(VENV)/.developed),develop,setup)
 comma := ,
 INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends
 
-# Installs a package of Debian if none of some commands is there. Arguments: the commands, the package, the tests that need it.
+# Installs a package of Debian if none of some commands exists. Arguments: the commands, the package, the tests that need it.
 define debian
 @for name in $(1); do if command -v $$name >/dev/null; then exit; fi; done; \
 if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; \
@@ -72,7 +72,7 @@ $(WHEEL)/.built: $(BIN)/python $(SOURCES)
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL) .
 	@touch $@
 
-# Uninstalled first: a wheel of a version that is installed would be passed over.
+# Uninstalled first, because pip skips a wheel whose version is installed.
 define install
 @echo 'installing openqaic and its tools into $(1)'
 @$(1)/bin/python -m pip uninstall --quiet --quiet --yes openqaic
@@ -94,7 +94,7 @@ $(PINS)/.installed: $(WHEEL)/.built
 
 setup: $(VENV)/.installed ## Build the package and install it with all its tools into .venv
 
-# Of the wheel and the editable package, .venv has the one that was asked for last.
+# .venv contains the wheel or the editable package, whichever a target installed last.
 $(VENV)/.developed: $(BIN)/python pyproject.toml
 	@command -v cargo >/dev/null || { echo 'openqaic is built with Rust 1.92 or newer, and cargo is not in PATH: https://rustup.rs installs it' >&2; exit 1; }
 	@echo 'building openqaic for development; this takes a few minutes the first time'
@@ -120,11 +120,11 @@ demo: setup ## Compile a real model and classify this repository's files
 
 test: test-rust test-py test-kmd ## Run all tests: Rust, Python, and Python on an emulated card
 
-# The engine's library is for the test that counts what an inference on `cpu` costs.
+# The test that counts the costs of an inference on `cpu` needs the engine's library.
 test-rust: setup
 	QAIC_ONNXRUNTIME_LIB="$$($(BIN)/python -c 'from qaic import _core; print(_core.engine_info()[0])')" cargo test --workspace --quiet
 
-# A file's tests stay in one process, in their order. A process that dies ends the run, because xdist can wait for ever after that.
+# The tests of a file run in one process, in order. A process that crashes ends the run, because xdist could otherwise wait forever.
 PROCESSES := $(shell nproc)
 PARALLEL = -n $(or $(JOBS),$(PROCESSES)) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 DURATIONS := --durations=50 --durations-min=1
@@ -132,7 +132,7 @@ DURATIONS := --durations=50 --durations-min=1
 test-py: setup
 	$(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) tests
 
-# Half of the time of tests of threads is waits for cards, so there is a process more than cores.
+# Tests of threads wait for cards half of the time, so there is one process more than cores.
 test-kmd: PROCESSES := $(shell expr $$(nproc) + 1)
 test-kmd: setup ## Run the Python tests that open a device on an emulated card
 	QAIC_DEVICE=kmd QAIC_KMD=emu $(BIN)/python -m pytest -q $(PARALLEL) $(DURATIONS) $(KMD_TESTS)
@@ -198,7 +198,7 @@ fmt: $(ANY_INSTALLATION) ## Format everything
 	$(BIN)/ruff format python tests benches examples tools
 	$(BIN)/ruff check --fix-only python tests benches examples tools
 
-# Versions of tools that are programs of their own are pinned here, and live with what is built.
+# Versions of separate tools are pinned here; the tools are stored with the build.
 CARGO_HACK_VERSION := 0.6.46
 TOOLS := target/tools
 
@@ -256,7 +256,7 @@ real-models: setup ## Compare trained models, write docs/models.md
 node-tests: setup ## Run ONNX's operator tests, and write the report
 	$(BIN)/python benches/node_tests.py
 
-# The machines of the wheels, and every Python at hand that the package supports.
+# The machines of the wheels, and every installed Python that the package supports.
 MACHINES ?= $(shell uname -m)
 PYTHONS ?= $(PYTHON)
 
@@ -298,7 +298,7 @@ docs: $(ANY_INSTALLATION) ## Write the generated files: reference pages, stub, k
 	$(call generate,python/qaic/options/keywords.py,option_keywords)
 	$(call generate,python/qaic/configs/aic_models.pyi,config_stub)
 
-# Aside first, so that a failure leaves the old file.
+# Written to another file first, so that a failure keeps the old file.
 define generate
 @PYTHONPATH=tools $(BIN)/python -m generators.$(2) >$(1).new || { rm -f $(1).new; exit 1; }
 @cmp -s $(1).new $(1) && rm $(1).new || { mv $(1).new $(1); echo 'wrote $(1)'; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the Rust and Python tests under conditions that no verdict may depend on: in the background with SIGINT ignored,
-# niced, on one CPU with busy loops, the files in another order in each of ROUNDS rounds: by default 2 of `all`, 1 of `timing`.
+# Runs the Rust and Python tests under conditions that must not affect a result: in the background with SIGINT ignored, at low priority,
+# on one CPU with busy loops, with the files in another order in each of ROUNDS rounds (by default 2 of `all`, 1 of `timing`).
 #
 # usage: tests/adverse.sh all|timing [python, default .venv/bin/python]
 #
-# `timing` runs what is about time, signals, threads and processes: the Python tests of that mark, and the crates with threads.
+# `timing` runs tests of time, signals, threads and processes: the Python tests with this mark, and the crates with threads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ pytest=("$python" -m pytest -q -p no:cacheprovider)
 case $part in
 all) rounds=2 loops=2 ;;
 timing)
-    # `.ci/run` runs other stages at the same time, which are a load too.
+    # `.ci/run` runs other stages at the same time, which are also a load.
     rounds=1 loops=1
     crates='qaic-sync qaic-sched qaic-kmd qaic-runtime'
     pytest+=(-m timing)
@@ -45,11 +45,11 @@ cpu=$("$python" -c 'import os; print(min(os.sched_getaffinity(0)))')
 slow=(nice -n 10 taskset -c "$cpu")
 # A loop of this niceness takes about a quarter of the CPU from the tests.
 for ((loop = 0; loop < loops; loop++)); do
-    # Ends with this script, however that ends.
+    # Ends with this script in any case.
     nice -n 14 taskset -c "$cpu" bash -c 'while kill -0 "$1" 2>/dev/null; do for ((i = 0; i < 200000; i++)); do :; done; done' busy $$ &
 done
 
-# Runs a command as a shell runs what ends with `&`, and waits for it.
+# Runs a command like a background job of a shell, and waits for it.
 child=
 trap '[[ -z $child ]] || kill "$child" 2>/dev/null || true' EXIT
 in_background() {

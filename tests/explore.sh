@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the property tests of Rust and Python with fresh seeds, and the whole sweeps of which `make test` takes a sample, again and
-# again, until one fails. Prints the failure and the command that repeats it.
+# Repeats the property tests of Rust and Python with new seeds, and the whole sweeps of which `make test` runs a sample, until one
+# fails. Prints the failure and the command that repeats it.
 #
 # usage: tests/explore.sh [minutes, without a number until Ctrl-C] [python, default .venv/bin/python]
 set -euo pipefail

@@ -1,4 +1,4 @@
-//! What the benchmarks of the openqaic crates share; see `benches/README.md`.
+//! Code that the benchmarks of the openqaic crates share; see `benches/README.md`.
 
 pub mod containers;
 pub mod stats_buffers;

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the user mode kernel with the driver qaic from Debian's kernel source, once, and prints its path.
 #
-# It is kept by digest of source and options under $XDG_CACHE_HOME/openqaic, outside of the tree. `--built` builds nothing
-# and fails where there is none. KERNEL_SOURCE names an archive of the source in place of Debian's. Exit code 77: the source or a
-# tool cannot be had here, which standard error names.
+# The kernel is stored by the digest of source and options in $XDG_CACHE_HOME/openqaic, outside the tree. `--built` builds nothing,
+# and fails if there is no kernel. KERNEL_SOURCE names an archive of the source that replaces Debian's. Exit code 77: the source or a
+# tool is not available; the error message names it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/openqaic
 source_package=linux-source-6.12
-# Commands, and the packages that have those of another name.
+# Commands, and the packages of those whose package has another name.
 tools=(flex bison bc xz make gcc)
 declare -A packages=([xz]=xz-utils)
 
@@ -18,7 +18,7 @@ not_here() {
 }
 
 if [ "${1-}" = --built ]; then
-    # The source may be gone: the newest kernel of these options serves.
+    # If the source is no longer available, the newest kernel with these options is used.
     options=$(sha256sum "$here/config" | cut -c 1-8)
     newest=$(ls -td "$cache"/kernel-*-"$options"/linux 2>/dev/null | head -n 1)
     [ -n "$newest" ] || exit 1
@@ -33,7 +33,7 @@ fi
 [ "$(uname -m)" = x86_64 ] || not_here "a user mode kernel needs x86_64, this is $(uname -m)"
 archive=${KERNEL_SOURCE:-/usr/src/$source_package.tar.xz}
 missing=()
-# The commands are what counts: a package that another one names is known to dpkg-query without being there.
+# Commands are checked, because dpkg-query also knows packages that other packages name but that are not installed.
 for tool in "${tools[@]}"; do command -v "$tool" >/dev/null || missing+=("${packages[$tool]-$tool}"); done
 [ -n "${KERNEL_SOURCE-}" ] || [ -e "$archive" ] || missing+=("$source_package")
 if [ ${#missing[@]} -gt 0 ]; then
@@ -63,7 +63,7 @@ if [ ! -x "$kept/linux" ]; then
         make -C "$work" ARCH=um -j "$(nproc)" linux
     } >"$kept/log" 2>&1 9>&- || { tail -n 30 "$kept/log" >&2; not_here "the kernel did not build with $(gcc --version | head -n 1)"; }
     strip --strip-debug -o "$kept/linux.part" "$work/linux"
-    # The driver's source is what explanations cite; the rest of the tree is a gigabyte.
+    # Explanations cite the source of the driver; the rest of the tree has a gigabyte.
     rm -rf "$kept/qaic" && cp -r "$work/drivers/accel/qaic" "$kept/qaic"
     cp "$work/.config" "$kept/config"
     mv "$kept/linux.part" "$kept/linux"

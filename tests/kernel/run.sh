@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs tests of cards on the mainline driver qaic: in guests whose kernel has it, before emulated cards.
+# Runs tests of cards with the mainline driver qaic, in guests with this driver and an emulated card.
 #
 #     run.sh PYTHON
 #
-# Where there can be no such kernel, it says so and what is lost, and ends well.
+# If such a kernel cannot be built, the script reports this and the skipped tests, and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=$(realpath --no-symlinks "$1")
-# On two cores all of it takes five minutes at most, one guest less than two.
+# On two cores, all guests take at most five minutes, and one guest less than two.
 limit_seconds=600
 
 status=0
@@ -48,7 +48,7 @@ END
 
 programs=(tests/kernel/test_mainline_driver.py)
 echo "test-kernel: one list of calls, and random ones, on the emulated driver and on the mainline one" >&2
-# The firmware is silent in some; the driver's own limit is a minute.
+# In some tests, the firmware does not answer; the driver's own limit is a minute.
 QAIC_EMU_WORKLOAD=loopback QAIC_EMU_CHECKSUMS=1 in_guest "cd '$PWD' && exec '$differential' --ignored --test-threads 1" \
     qaic.control_resp_timeout_s=3
 echo "test-kernel: programs on the mainline driver, and the suite's tests of devices" >&2

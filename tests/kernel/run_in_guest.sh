@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs a shell script in a guest whose kernel has the mainline driver qaic, before an emulated card: prints its output and ends with
-# its status. The kernel's log stands at the end of the output of a guest that does not end well.
+# Runs a shell script in a guest with the mainline driver qaic and an emulated card, prints its output, and ends with its status. If
+# the guest fails, the kernel's log follows the output.
 #
 #     run_in_guest.sh KERNEL PCI_CARD LIMIT_SECONDS SCRIPT [OPTION...]
 #
-# The guest has the host's files, read-only. `QAIC_EMU_FAULTS` and the like are the card's; a plan of faults in the first line of the
-# file that the guest has in `QAIC_GUEST_FAULTS` replaces it. Options are those of the kernel's command line.
+# The guest has the host's files, read-only. `QAIC_EMU_FAULTS` and similar variables are for the card; a plan of faults in the first
+# line of the file that the guest's variable `QAIC_GUEST_FAULTS` names replaces it. Options are added to the kernel's command line.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 kernel=$1 card=$2 limit=$3 script=$4
@@ -32,9 +32,9 @@ if ! [ -S "$work/card" ]; then
     exit 1
 fi
 
-# A slow host takes longer to answer than a bus does. The driver polls its rings and sets the card's clock rarely: a register that
-# an interrupt's handler or a timer reads while another read waits takes that one's answer away (virt-pci of 6.12 knows one access
-# at a time).
+# A slow host answers later than a bus. The driver polls its rings and sets the card's clock rarely: if an interrupt handler or a
+# timer reads a register while another read waits, it takes the answer of that read (virt-pci of Linux 6.12 supports only one access at
+# a time).
 status=0
 TMPDIR=$work/memory HOME=$work timeout --kill-after 5 "$limit" "$kernel" \
     mem=768M root=98:0 rootfstype=hostfs rootflags=/ ro con=null con0=null,fd:1 console=tty0 \

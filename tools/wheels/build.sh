@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Build the wheels that are published, into target/wheels: tools/wheels/build.sh PYTHON [x86_64] [aarch64]
+# Build the published wheels in target/wheels: tools/wheels/build.sh PYTHON [x86_64] [aarch64]
 #
 # zig links them against glibc 2.28, so that they run on every distribution since 2018 (manylinux_2_28); maturin checks the
-# symbols. The compiler for AArch64 is rustup's where that target is installed, else Debian's, which this script installs as root.
+# symbols. The compiler for AArch64 is rustup's if that target is installed, otherwise Debian's, which this script installs as root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -48,7 +48,7 @@ for machine in "${machines[@]}"; do
         exit 1
     fi
     echo "building for $machine with $("$rustc" --version)"
-    # A folder of its own: the compilers of two machines must not share what they built.
+    # A separate folder, because the compilers of two machines must not share their files.
     RUSTC=$rustc CARGO_TARGET_DIR=target/wheels-$machine PATH="$PWD/$tools/bin:$PATH" "$tools/bin/maturin" build \
         --release --locked --zig --target "$machine-unknown-linux-gnu" --compatibility "$glibc" --out "$out"
     wheel=$(ls -t "$out"/openqaic-*"$machine".whl | head -1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compare the crates of THIRD-PARTY-LICENSES.md with those that are linked; `make licences` writes the file again.
+# Compare the crates in THIRD-PARTY-LICENSES.md with the linked crates; `make licences` writes the file again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 linked() {

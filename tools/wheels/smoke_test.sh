@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Install a wheel into a clean environment of each PYTHON and use it there: tools/wheels/smoke_test.sh WHEEL PYTHON...
+# Install a wheel into a clean environment of each PYTHON and use it: tools/wheels/smoke_test.sh WHEEL PYTHON...
 #
-# No compiler is on the path and the folder is empty, so neither Rust nor this repository can help.
+# The path contains no compiler and the folder is empty, so the wheel needs neither Rust nor this repository.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 wheel=$(realpath "$1")

@@ -6,7 +6,7 @@ figures behind the message, and ``hints``, what the user may do. Texts may chang
 The compiled module runs this source once when it is imported and owns the classes; ``qaic.errors`` exports them.
 """
 
-# What tracebacks and pickles call the module of these classes: the public one.
+# Tracebacks and pickles show the public module as that of these classes.
 __name__ = "qaic.errors"
 
 
