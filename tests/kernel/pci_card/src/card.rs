@@ -1,9 +1,9 @@
-//! A card as a device of the PCI bus, for guests: what the mainline driver of a kernel has before it.
+//! A card as a device of the PCI bus for guests, as the mainline driver of a kernel sees it.
 //!
-//! A user mode kernel reaches its devices by a socket (`CONFIG_UML_PCI_OVER_VIRTIO`): accesses to the configuration space and to
-//! the memory windows come in one queue, interrupts go in another, and the guest's memory is shared. Behind that are
-//! the card's message interface and DMA bridge, and behind these the same firmware, cores and faults as behind the emulated
-//! driver, which a real driver in the guest can so be compared with.
+//! A user mode kernel accesses its devices through a socket (`CONFIG_UML_PCI_OVER_VIRTIO`): one queue has the accesses to the configuration
+//! space and to the memory windows, another queue has the interrupts, and the guest's memory is shared. This module implements the card's
+//! message interface and DMA bridge, and uses the same firmware, cores and faults as the emulated driver. Therefore a real driver in the
+//! guest can be compared with the emulated one.
 
 #[cfg(test)]
 mod tests;
@@ -43,9 +43,9 @@ const WINDOW_FILL: u8 = 5;
 const INTERRUPT: u8 = 7;
 const ACCESS_HEADER_BYTES: usize = 16;
 const MAX_ACCESS_BYTES: usize = 1 << 16;
-/// Interrupts that wait for a buffer of the guest. They report that there is something to look at, so a few are enough.
+/// Interrupts that wait for a buffer of the guest. An interrupt only reports that there is work, so a few are enough.
 const MAX_PENDING_INTERRUPTS: usize = 256;
-/// The card's clock has 19.2 million ticks in a second.
+/// The card's clock has 19.2 million ticks per second.
 const CLOCK_TICKS_PER_10_MICROSECONDS: u128 = 192;
 
 /// A card that a guest can have.
@@ -54,12 +54,12 @@ pub(crate) struct PciCard {
     firmware: Firmware,
     status_flags: u64,
     bus: Mutex<Bus>,
-    /// A channel has something to do, or is gone.
+    /// A channel has work, or no longer exists.
     changed: Condvar,
     begin: Instant,
 }
 
-/// The part of the card that the guest reaches. Cores and firmware work without it.
+/// The part of the card that the guest accesses. Cores and firmware work without it.
 #[derive(Debug)]
 struct Bus {
     guest: Guest,
@@ -70,17 +70,17 @@ struct Bus {
     /// Accesses since the last read.
     unnoticed_writes: u16,
     faults: FaultCounter,
-    /// When something goes wrong by the clock.
+    /// Time of the next fault that the clock triggers.
     timed_faults: Vec<(Instant, Action)>,
     fault_file: Option<FaultFile>,
-    /// Resets so far.
+    /// Number of resets.
     resets: u64,
-    /// True if the card has fallen off the bus.
+    /// True if the card has disappeared from the bus.
     is_gone: bool,
     is_over: bool,
 }
 
-/// A file whose first line is the plan of faults. What is behind that only makes it another one.
+/// A file whose first line is the plan of faults. Other lines only distinguish it from an earlier file.
 #[derive(Debug)]
 struct FaultFile {
     path: PathBuf,
@@ -95,9 +95,11 @@ enum Work {
 }
 
 impl PciCard {
-    /// An unused card. Of the faults, those of control messages, of inferences and of times are known here; calls are those of
-    /// the guest's driver, which fail when that has a reason. Cores that fail make no progress, which is what a driver
-    /// without restarts of cores sees of it; a card that is dead falls off the bus, for as long as the guest lives.
+    /// An unused card.
+    ///
+    /// Faults of control messages, of inferences and of times are supported. Calls are those of the guest's driver, which fail for their
+    /// own reasons. Cores that fail make no progress, as a driver without restarts of cores sees them. A dead card disappears from the bus
+    /// until the guest ends.
     pub(crate) fn new(config: FirmwareConfig, workload: Arc<dyn Workload>, faults: FaultPlan) -> Self {
         let mut bus = Bus {
             guest: Guest::default(),
@@ -123,15 +125,15 @@ impl PciCard {
         }
     }
 
-    /// Takes the plan of faults from a file from now on, whenever that is another one. A guest that shares its folder sets
-    /// faults so, before the next access that it makes.
+    /// Reads the plan of faults from a file whenever the file changes. A guest that shares the folder of the file sets faults in this way
+    /// before its next access.
     pub(crate) fn read_faults_from(&self, path: PathBuf) {
         self.bus().fault_file = Some(FaultFile { path, content: Vec::new() });
     }
 
-    /// Serves the first guest that connects, until it goes.
+    /// Serves the first guest that connects, until it disconnects.
     ///
-    /// Blocking: as long as the guest lives.
+    /// Blocking: until the guest ends.
     pub(crate) fn serve(&self, listener: &UnixListener) -> io::Result<()> {
         let (socket, _) = listener.accept()?;
         let (sender, receiver) = channel();
@@ -153,7 +155,7 @@ impl PciCard {
         })
     }
 
-    /// Returns the resources that the firmware has given out.
+    /// Returns the resources that the firmware has allocated.
     pub(crate) fn resource_usage(&self) -> ResourceUsage {
         self.firmware.resource_usage()
     }
@@ -179,12 +181,12 @@ impl PciCard {
             if let Some(answer) = answer {
                 (&mut &*socket).write_all(&answer)?;
             }
-            // What came before the queue was known.
+            // Work from before the queue was known.
             (0..QUEUES).try_for_each(|index| self.take_kick(index, work))?;
         }
     }
 
-    /// Waits for a message or a kick, until something goes wrong by the clock at most.
+    /// Waits for a message or a kick, at most until the clock triggers a fault.
     fn await_guest(&self, socket: &UnixStream) -> io::Result<(bool, [bool; QUEUES])> {
         let kicks = self.bus().guest.kicks.each_ref().map(|kick| kick.as_ref().map(rustix::io::dup));
         let kicks = kicks.map(Option::transpose);
@@ -249,7 +251,7 @@ impl PciCard {
         Ok(())
     }
 
-    /// Answers messages one after the other, as the card's processor does, and drives the channels that they open.
+    /// Answers messages one after another, like the card's processor, and drives the channels that they open.
     fn run_firmware<'scope>(&'scope self, scope: &'scope thread::Scope<'scope, '_>, work: &Receiver<Work>) {
         let mut link = ControlLink::new(self.status_flags);
         let next_fault = |trigger| self.bus().faults.next_action(trigger);
@@ -300,7 +302,7 @@ impl PciCard {
         }
     }
 
-    /// Waits so long with a reply. `false`: nothing waits for it any more.
+    /// Waits this long with a reply. `false`: no thread waits for it any more.
     fn delay(&self, time: Duration) -> bool {
         let bus = self.bus();
         let resets = bus.resets;
@@ -315,7 +317,7 @@ impl PciCard {
         self.drop_ended();
     }
 
-    /// Drives an activated channel from now on. `false`: the guest is gone.
+    /// Drives an activated channel from now on. `false`: the guest has disconnected.
     fn open_channel<'scope>(
         &'scope self,
         scope: &'scope thread::Scope<'scope, '_>,
@@ -339,7 +341,7 @@ impl PciCard {
         true
     }
 
-    /// Forgets the channels whose activations are gone.
+    /// Removes the channels whose activations have ended.
     fn drop_ended(&self) {
         let mut bus = self.bus();
         for (dbc_id, place) in (0..).zip(&mut bus.channels) {
@@ -354,7 +356,7 @@ impl PciCard {
         self.changed.notify_all();
     }
 
-    /// Makes the steps of a channel until its activation is gone.
+    /// Runs the steps of a channel until its activation ends.
     fn drive(&self, dbc_id: u32, channel: &Arc<Channel>) {
         let index = dbc_id as usize;
         loop {
@@ -381,7 +383,7 @@ impl PciCard {
                     let wait = self.changed.wait_while(self.bus(), is_idle);
                     drop(wait.unwrap_or_else(PoisonError::into_inner));
                 }
-                // To drivers without restarts of cores, these are cores that make no progress.
+                // A driver without restarts of cores sees these as cores that make no progress.
                 Step::Crashed => return,
             }
         }
@@ -395,8 +397,8 @@ impl Bus {
         self.faults = FaultCounter::new(plan);
     }
 
-    /// Notifies the guest of accesses that are over as rarely as can be. It polls for the answers of reads, and for those of
-    /// writes when it reads; virt-pci of Linux 6.12 loses the answer of a read whose notification comes before it polls.
+    /// Notifies the guest of completed accesses as rarely as possible. The guest polls for the answers of reads, and at a read also for
+    /// those of writes; virt-pci of Linux 6.12 loses the answer of a read if the notification comes before it polls.
     fn notify_of_access(&mut self, access: &[u8]) {
         let is_read = matches!(access.first(), Some(&(CONFIG_READ | WINDOW_READ)));
         self.unnoticed_writes = if is_read { 0 } else { self.unnoticed_writes + 1 };
@@ -406,7 +408,7 @@ impl Bus {
         }
     }
 
-    /// Takes a new plan of faults before an access that may begin something.
+    /// Reads a new plan of faults before an access that can start something.
     fn look_for_faults(&mut self, access: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.fault_file else { return Ok(()) };
         if access.first() != Some(&WINDOW_WRITE) {
@@ -434,7 +436,7 @@ impl Bus {
         }
     }
 
-    /// Lets something go wrong with the card, or with the channel that it is about.
+    /// Applies a fault to the card or to its channel.
     fn perform(&mut self, action: Action, about: Option<u32>, work: &Sender<Work>) {
         match action {
             Action::Reset => {
@@ -454,7 +456,7 @@ impl Bus {
         }
     }
 
-    /// The card does nothing any more, and reads of it are answered with ones.
+    /// The card stops, and reads return ones.
     fn fall_off(&mut self) {
         self.is_gone = true;
         self.resets += 1;
@@ -462,7 +464,7 @@ impl Bus {
         self.interrupts.clear();
     }
 
-    /// All of the card begins again; what is then to be done.
+    /// Restarts the whole card; returns the actions that follow.
     fn reset(&mut self) -> Effects {
         self.resets += 1;
         let mut effects = Effects::default();
@@ -471,14 +473,14 @@ impl Bus {
         effects
     }
 
-    /// The cores of a channel stop. A driver without restarts of cores learns of it by nothing else.
+    /// The cores of a channel stop. A driver without restarts of cores does not notice this in any other way.
     fn hang(&mut self, dbc_id: u32) {
         if let Some(Some(dma)) = self.channels.get_mut(dbc_id as usize) {
             dma.hang();
         }
     }
 
-    /// The channel, while the activation has it.
+    /// The channel, while its activation has it.
     fn mine(&self, index: usize, channel: &Arc<Channel>) -> Option<&DmaChannel> {
         self.channels[index].as_ref().filter(|dma| Arc::ptr_eq(&dma.channel, channel))
     }
@@ -605,7 +607,7 @@ impl Bus {
 
     fn send_interrupts(&mut self) {
         let Self { guest: Guest { memory, queues, .. }, interrupts, .. } = self;
-        // Guests do not expect to be interrupted while they wait for the answer to an access.
+        // Guests do not expect an interrupt while they wait for the answer to an access.
         if queues[0].has_next(memory) {
             return;
         }

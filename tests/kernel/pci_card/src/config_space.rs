@@ -7,15 +7,15 @@ const VENDOR: u16 = 0x17CB;
 const AIC100: u16 = 0xA100;
 /// Processing accelerators.
 const CLASS: u32 = 0x12_0000;
-/// Sizes of the memory windows, by number; each has 64 bits and takes two places.
+/// Sizes of the memory windows, by number; each has 64 bits and uses two registers.
 const BAR_BYTES: [(usize, u32); 3] = [(0, 0x1000), (2, 0x20_0000), (4, 0x1_0000)];
 const MSI: usize = 0x50;
 const MSIX: usize = 0x70;
 const EXPRESS: usize = 0x80;
-/// Vectors: one for messages, one for each channel, in a power of two.
+/// Number of vectors: one for messages and one for each channel, rounded to a power of two.
 pub(super) const VECTORS: usize = 32;
 const VECTOR_BYTES: usize = 16;
-/// The window with the table of vectors, and where in it the pending bits are.
+/// The window with the table of vectors, and the offset of the pending bits in it.
 pub(super) const MSIX_BAR: u8 = 4;
 const PENDING_BITS: u32 = 0x8000;
 
@@ -28,7 +28,7 @@ pub(super) struct ConfigSpace {
     vectors: [u8; VECTORS * VECTOR_BYTES],
 }
 
-/// An interrupt as the memory write that it is.
+/// An interrupt, as a memory write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InterruptWrite {
     pub(super) address: u64,
@@ -89,14 +89,14 @@ impl ConfigSpace {
         self.writable[at..at + bits.len()].copy_from_slice(bits);
     }
 
-    /// Bytes of the space; beyond its end there is nothing.
+    /// Bytes of the space; reads beyond its end return zeros.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) {
         for (index, byte) in into.iter_mut().enumerate() {
             *byte = place(at, index).and_then(|at| self.bytes.get(at)).copied().unwrap_or(0xFF);
         }
     }
 
-    /// Changes what the host can change.
+    /// Changes the bits that the host can change.
     pub(super) fn write(&mut self, at: u64, from: &[u8]) {
         for (index, byte) in from.iter().enumerate() {
             let Some(at) = place(at, index) else { return };
@@ -122,7 +122,7 @@ impl ConfigSpace {
         }
     }
 
-    /// The write by which a vector interrupts; `None` where interrupts are off.
+    /// The write with which a vector interrupts; `None` if interrupts are off.
     pub(super) fn interrupt(&self, vector: usize) -> Option<InterruptWrite> {
         let word = |bytes: &[u8], at: usize| bytes[at..].first_chunk().copied().map_or(0, u32::from_le_bytes);
         if self.bytes[MSIX + 3] & 0x80 != 0 {
@@ -137,12 +137,12 @@ impl ConfigSpace {
     }
 }
 
-/// Returns the place of one byte of an access.
+/// Returns the location of one byte of an access.
 pub(super) fn place(at: u64, index: usize) -> Option<usize> {
     usize::try_from(at).ok()?.checked_add(index)
 }
 
-/// The low byte of what fits in it.
+/// The low byte of the value.
 const fn low(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
@@ -167,7 +167,7 @@ mod tests {
             space.write(at, &0xF020_0000_u32.to_le_bytes());
             assert_eq!(word(&space, at), 0xF020_0004);
         }
-        // Not changed by the host, and nothing beyond the end.
+        // The host cannot change other bits, or bytes beyond the end.
         space.write(0, &[0; 4]);
         assert_eq!((word(&space, 0), word(&space, 4096)), (0xA100_17CB, u32::MAX));
         space.write(u64::MAX, &[1, 1]);
@@ -183,7 +183,7 @@ mod tests {
         space.write(msi + 2, &[0xFF, 0xFF]);
         let write = InterruptWrite { address: 0xA_0000, data: 0x4321, bytes: 2 };
         assert_eq!((space.interrupt(0), space.interrupt(7)), (Some(write), Some(write)));
-        // More than one message cannot be had.
+        // More than one message cannot be enabled.
         assert_eq!(word(&space, msi) >> 16, 0x0081);
         space.write(MSIX as u64 + 2, &[0xFF, 0xFF]);
         assert_eq!(space.interrupt(3), None);

@@ -1,4 +1,4 @@
-//! Control messages as they are between driver and firmware.
+//! Control messages between driver and firmware.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ const VALIDATE_PARTITION_FROM_DEVICE: u32 = 19;
 const VALIDATE_PARTITION_TO_DEVICE: u32 = 20;
 /// Bit of the status flags: messages have checksums.
 const HAS_CHECKSUMS: u64 = 1;
-/// Data of a message, and of all that are unfinished.
+/// Maximum size of the data of a message, and of all unfinished messages.
 const MAX_DATA_BYTES: usize = 1 << 31;
 
-/// Takes data out of the guest's memory.
+/// Reads data from the guest's memory.
 pub(super) type Gather<'a> = dyn Fn(&GuestMemory) -> Option<Vec<u8>> + 'a;
-/// Has data gathered, with the guest's memory at hand.
+/// Collects data from the guest's memory.
 pub(super) type Fetch<'a> = dyn Fn(&Gather<'_>) -> Option<Vec<u8>> + 'a;
-/// Counts a trigger; what goes wrong then.
+/// Counts a trigger; returns the fault that it causes.
 pub(super) type NextFault<'a> = dyn Fn(Trigger) -> Option<Action> + 'a;
 
 /// Addresses of a channel's rings.
@@ -48,22 +48,22 @@ pub(super) struct RingPlaces {
 /// The outcome of a message.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
-    /// The reply; `None` when there is none.
+    /// The reply; `None` if there is none.
     pub(super) reply: Option<Vec<u8>>,
     /// Channels that were activated, with their rings.
     pub(super) activated: Vec<(u32, RingPlaces)>,
-    /// Further fault of the card.
+    /// Another fault of the card.
     pub(super) fault: Option<Action>,
 }
 
-/// The firmware at the end of the channel of messages.
+/// The firmware at the end of the message channel.
 #[derive(Debug)]
 pub(super) struct ControlLink {
-    /// Messages whose data comes in several, by user and number of the data.
+    /// Messages whose data comes in several messages, by user and number of the data.
     unfinished: BTreeMap<(u32, u32), Unfinished>,
     kept_bytes: usize,
     has_checksums: bool,
-    /// True once the driver has asked for versions, which it does before all users.
+    /// True after the driver has queried the versions, which it does before any user.
     has_begun: bool,
 }
 
@@ -83,7 +83,7 @@ struct Parsed {
     rings: Vec<RingPlaces>,
     terminated: Vec<u32>,
     partitions: usize,
-    /// Data that is a part of more, with its number.
+    /// Data that is part of more data, with its number.
     part: Option<(u32, u32, Vec<u8>)>,
     abandoned: Option<u32>,
 }
@@ -98,16 +98,16 @@ impl ControlLink {
         }
     }
 
-    /// Forgets what is not finished.
+    /// Discards unfinished messages.
     pub(super) fn reset(&mut self) {
         self.unfinished.clear();
         self.kept_bytes = 0;
         self.has_begun = false;
     }
 
-    /// Answers a message. `fetch` gets what it names.
+    /// Answers a message. `fetch` reads the data that it names.
     ///
-    /// Blocking: while an activation makes its cores ready.
+    /// Blocking: while an activation prepares its cores.
     pub(super) fn answer(
         &mut self,
         bytes: &[u8],
@@ -184,7 +184,7 @@ impl ControlLink {
         Answer { reply: Some(reply), activated, fault }
     }
 
-    /// Adds data to a message that has not all of its own. `Err` contains how much there is, or states that the message is given up.
+    /// Adds data to a message whose data is incomplete. `Err` contains the size so far, or states that the message is given up.
     fn continue_data(
         &mut self,
         key: (u32, u32),
@@ -285,7 +285,7 @@ fn parse(bytes: &[u8], fetch: &Fetch<'_>) -> Option<Parsed> {
                     let mut data = Vec::new();
                     for pair in pairs.chunks_exact(16).take(count as usize) {
                         let (address, len) = (long(pair, 0)?, usize::try_from(long(pair, 8)?).ok()?);
-                        // Only what the guest has.
+                        // Only data that the guest has.
                         memory.find(address, len as u64)?;
                         let begin = data.len();
                         if begin + len > MAX_DATA_BYTES {

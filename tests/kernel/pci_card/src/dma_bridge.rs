@@ -30,15 +30,15 @@ pub(super) struct DmaChannel {
     request_tail: u32,
     response_head: u32,
     response_tail: u32,
-    /// Requests that are not done, oldest first.
+    /// Unfinished requests, the oldest first.
     queued: VecDeque<Queued>,
     next_element: u64,
-    /// Responses that the ring has no room for.
+    /// Responses for which the ring has no space.
     unsent: VecDeque<[u8; 4]>,
-    /// Counts what its thread has to look at.
+    /// Counts the work of its thread.
     pub(super) pushes: u64,
     is_hung: bool,
-    /// In place of memory that the guest does not have.
+    /// Replaces memory that the guest does not have.
     nowhere: Arc<Pages>,
 }
 
@@ -51,7 +51,7 @@ struct Queued {
 }
 
 impl DmaChannel {
-    /// A channel at its begin; `None` for rings without an element.
+    /// A new channel; `None` for rings without an element.
     pub(super) fn new(channel: Arc<Channel>, places: RingPlaces) -> Option<Self> {
         let nowhere = Pages::new(1).ok()?;
         (places.request_count > 0 && places.response_count > 0).then(|| Self {
@@ -86,13 +86,13 @@ impl DmaChannel {
         !self.is_hung
     }
 
-    /// The cores get no further.
+    /// The cores make no further progress.
     pub(super) fn hang(&mut self) {
         self.is_hung = true;
     }
 
-    /// Does what a write of a register is for; whether the host is to be interrupted. `fault` is asked once for each batch
-    /// of requests, which is what one call of a host queues.
+    /// Executes the write of a register; returns true if the host is interrupted. `fault` is called once for each batch of requests that
+    /// one call of a host queues.
     pub(super) fn write(
         &mut self,
         at: u64,
@@ -103,7 +103,7 @@ impl DmaChannel {
         match at {
             REQUEST_TAIL if value < self.places.request_count => {
                 let fault = fault();
-                // A host whose memory is not there has no requests.
+                // A host whose memory does not exist has no requests.
                 let _ = self.take_requests(value, memory, fault);
                 self.is_hung |= fault == Some(Action::Hang);
                 self.pushes += 1;
@@ -150,7 +150,7 @@ impl DmaChannel {
         Some(())
     }
 
-    /// Takes note of an element that is done; whether the host is to be interrupted.
+    /// Records that an element is done; returns true if the host is interrupted.
     pub(super) fn complete(&mut self, element: u64, status: u16, memory: &GuestMemory) -> bool {
         while let Some(queued) = self.queued.front().copied().filter(|queued| queued.element <= element) {
             self.queued.pop_front();
@@ -164,7 +164,7 @@ impl DmaChannel {
         self.flush(memory)
     }
 
-    /// Writes responses while there is room; whether there were any.
+    /// Writes responses while there is space; returns true if there were any.
     fn flush(&mut self, memory: &GuestMemory) -> bool {
         let mut has_any = false;
         while let Some(response) = self.unsent.front() {
@@ -185,12 +185,12 @@ impl DmaChannel {
         has_any
     }
 
-    /// An element of the ring from its bytes. Memory that the guest does not have fails when it is moved.
+    /// An element of the ring, from its bytes. Memory that the guest does not have causes an error only at the transfer.
     fn decode(&self, bytes: &[u8; 64], id: u64, is_late: bool, memory: &GuestMemory) -> Element {
         let word = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u32::from_le_bytes);
         let long = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes);
         let moves = bytes[3] & (TO_DEVICE | FROM_DEVICE);
-        // What moves nothing waits for nothing that the cores make.
+        // An element without a transfer does not wait for data of the cores.
         let to_device = moves != FROM_DEVICE;
         let (host, dev_addr) = if to_device { (long(8), long(16)) } else { (long(16), long(8)) };
         let len = if moves == 0 { 0 } else { word(24) };
@@ -218,7 +218,7 @@ pub(super) fn semaphore(word: u32) -> Sem {
         val: u16::from_le_bytes([low, high & 0xF]),
         index: index & 0x1F,
         presync: index >> 6 & 1,
-        // Fences hold without an operation as well.
+        // Fences also apply without an operation.
         cmd: if flags & 0x80 == 0 { 0 } else { flags & 7 },
         flags: flags >> 5 & 3,
         pad: 0,

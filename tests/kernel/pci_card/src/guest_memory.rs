@@ -1,4 +1,4 @@
-//! Memory of the guest: files that it shares by descriptors, found by its physical addresses.
+//! Memory of the guest: files that the guest shares as descriptors, by its physical addresses.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) struct RegionLayout {
     pub(super) file_offset: u64,
 }
 
-/// All of it. Other processes change it at any time, and no address of theirs is trusted.
+/// All regions. Other processes can change them at any time, and their addresses are not trusted.
 #[derive(Debug, Default)]
 pub(super) struct GuestMemory {
     regions: Vec<(RegionLayout, Arc<Pages>)>,
@@ -33,7 +33,7 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// The pages with a range of addresses, and where in them it begins; `None` when it is not in one region.
+    /// The pages with a range of addresses, and the offset of the range; `None` if it is not in one region.
     pub(super) fn find(&self, address: u64, len: u64) -> Option<(&Arc<Pages>, u64)> {
         self.regions.iter().find_map(|(layout, pages)| {
             let at = address.checked_sub(layout.address)?;
@@ -41,13 +41,13 @@ impl GuestMemory {
         })
     }
 
-    /// Copies from the guest; `None` where it has no memory.
+    /// Copies from the guest; `None` if the guest has no memory there.
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> Option<()> {
         let (pages, offset) = self.find(address, into.len() as u64)?;
         pages.read(offset, into)
     }
 
-    /// Copies to the guest; `None` where it has no memory.
+    /// Copies to the guest; `None` if the guest has no memory there.
     pub(super) fn write(&self, address: u64, from: &[u8]) -> Option<()> {
         let (pages, offset) = self.find(address, from.len() as u64)?;
         pages.write(offset, from)

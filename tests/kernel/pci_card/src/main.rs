@@ -1,9 +1,9 @@
-//! A card for a guest with the mainline driver: waits at a socket for a user mode kernel, and serves it until it goes.
+//! A card for a guest with the mainline driver: waits at a socket for a user mode kernel, and serves it until it disconnects.
 //!
-//! `qaic-pci-card SOCKET`, with what the cores do in `QAIC_EMU_WORKLOAD` (`graph` with the engine's library in `QAIC_ENGINE`, `echo`,
-//! `loopback`) and what goes wrong in `QAIC_EMU_FAULTS`, or from the first line of the file that `QAIC_EMU_FAULTS_FILE` names
-//! whenever that changes. With `QAIC_EMU_CHECKSUMS` messages have checksums, which the driver then checks.
-//! The process ends with an error when the guest has left something on the card.
+//! `qaic-pci-card SOCKET`. `QAIC_EMU_WORKLOAD` selects the work of the cores (`graph` with the engine's library in `QAIC_ENGINE`, `echo`,
+//! `loopback`). `QAIC_EMU_FAULTS` contains the faults; alternatively, the first line of the file in `QAIC_EMU_FAULTS_FILE` contains them,
+//! and is read again whenever it changes. With `QAIC_EMU_CHECKSUMS`, messages have checksums, which the driver verifies. The process ends
+//! with an error if the guest has left resources on the card.
 #![forbid(unsafe_code)]
 
 mod card;

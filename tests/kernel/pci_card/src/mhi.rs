@@ -1,7 +1,7 @@
 //! The message interface of a card: registers, and rings of commands, events and transfers in the guest's memory.
 //!
-//! The card has started when the host finds it: it is in its mission mode, ready to be taken to M0. So it is after a reset
-//! of all of it, which it reports as an error of its own: there is no boot image that a host could give it.
+//! The card has started when the host finds it: it is in its mission mode, and can enter M0. It is in the same state after a reset of the
+//! whole card, which it reports as its own error, because the host cannot send it a boot image.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,15 +28,15 @@ const BOOT_VECTORS: usize = 0x200;
 const EXECUTION_ENVIRONMENT: usize = BOOT + 0x28;
 const CHANNEL_DOORBELLS: usize = 0x400;
 const EVENT_DOORBELLS: usize = 0x800;
-/// The clock that a driver reads its time by.
+/// The clock from which a driver reads the time.
 const CLOCK_REGISTERS: usize = 0xA20;
 
 const CHANNELS: usize = 128;
 const CONTEXT_BYTES: u64 = 44;
 const ELEMENT_BYTES: u64 = 16;
-/// Events that wait for room; a host that takes none loses the oldest.
+/// Events that wait for space; if a host reads none, the oldest are lost.
 const MAX_PENDING_EVENTS: usize = 4096;
-/// Bytes of a message to the card, of all its parts.
+/// Maximum bytes of a message to the card, with all its parts.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 const READY: u32 = 1;
@@ -56,7 +56,7 @@ const END_OF_TRANSFER: u32 = 2;
 const OVERFLOW: u32 = 3;
 const CHAINED: u32 = 1;
 
-/// Channel of messages to the firmware; its replies come on the next one.
+/// Channel of messages to the firmware; the replies use the next channel.
 pub(super) const CONTROL_CHANNEL: usize = 10;
 const LOOPBACK_CHANNEL: usize = 0;
 
@@ -78,9 +78,9 @@ pub(super) struct Mhi {
     channels: BTreeMap<usize, Channel>,
     /// Address of the next command.
     next_command: Option<u64>,
-    /// Events that each event ring has no room for.
+    /// Events for which each event ring has no space.
     pending_events: BTreeMap<u64, VecDeque<[u8; 16]>>,
-    /// Messages that no buffer is there for, by channel.
+    /// Messages for which there is no buffer, by channel.
     pending_replies: BTreeMap<usize, VecDeque<Vec<u8>>>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Mhi {
 struct Channel {
     /// The next transfer.
     next: u64,
-    /// Bytes of a message that is not complete.
+    /// Bytes of an incomplete message.
     message: Vec<u8>,
 }
 
@@ -120,7 +120,7 @@ impl Ring {
         if at + ELEMENT_BYTES == self.base + self.bytes { self.base } else { at + ELEMENT_BYTES }
     }
 
-    /// Publishes to the host how far the card has come.
+    /// Publishes the progress of the card to the host.
     fn advance(&self, memory: &GuestMemory, read: u64) -> Option<()> {
         memory.write(self.context + 28, &read.to_le_bytes())
     }
@@ -177,7 +177,7 @@ impl Mhi {
         self.registers[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Bytes of the registers; beyond their end there is nothing. `clock` is the card's time.
+    /// Bytes of the registers; reads beyond their end return zeros. `clock` is the card's time.
     pub(super) fn read(&mut self, at: u64, into: &mut [u8], clock: u64) {
         self.registers[CLOCK_REGISTERS..CLOCK_REGISTERS + 8].copy_from_slice(&clock.to_le_bytes());
         for (index, byte) in into.iter_mut().enumerate() {
@@ -185,7 +185,7 @@ impl Mhi {
         }
     }
 
-    /// Does what a write of a register is for. Only whole words are registers.
+    /// Executes the write of a register. Only whole words are registers.
     pub(super) fn write(&mut self, at: u64, from: &[u8], memory: &GuestMemory) -> Effects {
         let mut effects = Effects::default();
         let (Ok(at), Some(word)) = (usize::try_from(at), from.first_chunk().copied()) else {
@@ -200,7 +200,7 @@ impl Mhi {
             SOC_RESET => self.reset_all(&mut effects),
             COMMAND_DOORBELL => {
                 self.set(at, word);
-                // A host that says nonsense gets no answer.
+                // A host that sends invalid data gets no answer.
                 let _ = self.take_commands(memory, &mut effects);
             }
             CHANNEL_CONTEXTS..SOC_RESET | BOOT..BOOT_VECTORS if at != EXECUTION_ENVIRONMENT => {
@@ -224,7 +224,7 @@ impl Mhi {
 
     fn control(&mut self, word: u32, memory: &GuestMemory, effects: &mut Effects) {
         if word & 2 != 0 {
-            // A reset of the interface: its rings begin again, and it is ready at once.
+            // Resets the interface: its rings start again, and it is ready immediately.
             self.forget();
             self.set(CONTROL, 0);
             self.set(STATUS, READY << 8 | 1);
@@ -247,7 +247,7 @@ impl Mhi {
         self.pending_replies.clear();
     }
 
-    /// Starts all of the card again, and reports this as an error of its own.
+    /// Starts the whole card again, and reports this as its own error.
     pub(super) fn reset_all(&mut self, effects: &mut Effects) {
         self.forget();
         self.set(CONTROL, 0);
@@ -297,7 +297,7 @@ impl Mhi {
         self.long(CHANNEL_CONTEXTS).checked_add(CONTEXT_BYTES * channel as u64)
     }
 
-    /// Takes what the host sends on a channel to the card.
+    /// Passes data that the host sends on a channel to the card.
     fn take_transfers(&mut self, number: usize, memory: &GuestMemory, effects: &mut Effects) -> Option<()> {
         if !number.is_multiple_of(2) {
             return None;
@@ -329,7 +329,7 @@ impl Mhi {
             match number {
                 CONTROL_CHANNEL => effects.messages.push(message),
                 LOOPBACK_CHANNEL => self.send(LOOPBACK_CHANNEL + 1, message, memory, effects),
-                // Of others, as that of the host's time, nothing comes back.
+                // Other channels, such as that of the host's time, have no replies.
                 _ => {}
             }
         }
@@ -349,7 +349,7 @@ impl Mhi {
         Some(())
     }
 
-    /// Sends a message to the host, when it has a buffer for it.
+    /// Sends a message to the host if the host has provided a buffer.
     pub(super) fn send(
         &mut self,
         channel: usize,
@@ -407,7 +407,7 @@ impl Mhi {
         }
     }
 
-    /// Writes the next event if there is room, and returns the vector that reports it.
+    /// Writes the next event if there is space, and returns the vector that reports it.
     fn flush_one(&mut self, number: u64, memory: &GuestMemory) -> Option<usize> {
         let event = *self.pending_events.get(&number)?.front()?;
         let context = self.long(EVENT_CONTEXTS).checked_add(CONTEXT_BYTES.checked_mul(number)?)?;
@@ -426,7 +426,7 @@ impl Mhi {
 }
 
 fn halves(value: u64) -> (u32, u32) {
-    // Both fit: the first by its mask.
+    // Both events fit: the first one by its mask.
     #[allow(clippy::cast_possible_truncation)]
     ((value & 0xFFFF_FFFF) as u32, (value >> 32) as u32)
 }

@@ -1,6 +1,6 @@
-//! The socket on which a guest finds a card: messages of the vhost-user protocol.
+//! The socket through which a guest finds a card: messages of the vhost-user protocol.
 //!
-//! Of the protocol there is what a guest with two queues and no features needs. A message that cannot be understood ends the
+//! The module implements the part of the protocol that a guest with two queues and no features needs. An invalid message ends the
 //! connection.
 
 use std::io::{self, IoSliceMut};
@@ -13,7 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use super::guest_memory::{GuestMemory, RegionLayout};
 use super::virtqueue::Virtqueue;
 
-/// Queues: of accesses, and of interrupts.
+/// Queues for accesses and for interrupts.
 pub(super) const QUEUES: usize = 2;
 const HEADER_BYTES: usize = 12;
 const MAX_PAYLOAD_BYTES: usize = 4096;
@@ -21,9 +21,9 @@ const MAX_DESCRIPTORS: usize = 8;
 /// Version 1, an answer.
 const ANSWER: u32 = 1 | 1 << 2;
 const NEEDS_ANSWER: u32 = 1 << 3;
-/// There are protocol features, and the queues are those of version 1 of virtio.
+/// Protocol features exist, and the queues are those of version 1 of virtio.
 const FEATURES: u64 = 1 << 30 | 1 << 32;
-/// A channel for requests of the device, which guests of some kernels need, and answers on demand.
+/// A channel for requests of the device, which guests of some kernels need, and answers on request.
 const PROTOCOL_FEATURES: u64 = 1 << 5 | 1 << 3;
 
 const GET_FEATURES: u32 = 1;
@@ -61,13 +61,13 @@ pub(super) struct Guest {
     pub(super) queues: [Virtqueue; QUEUES],
     /// Event descriptors for the kicks of each queue.
     pub(super) kicks: [Option<OwnedFd>; QUEUES],
-    /// The channel for requests of the device, of which there are none. A guest whose channel is closed takes the device away.
+    /// The channel for requests of the device, which sends none. If the channel is closed, the guest removes the device.
     backend_requests: Vec<OwnedFd>,
 }
 
-/// Reads a message; `None` when the guest is gone.
+/// Reads a message; `None` if the guest has disconnected.
 ///
-/// Blocking: until all of it has come.
+/// Blocking: until the whole message has arrived.
 pub(super) fn receive(socket: &UnixStream) -> io::Result<Option<Message>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -111,7 +111,7 @@ impl Message {
 }
 
 impl Guest {
-    /// Does what a message asks for; the answer to be sent.
+    /// Executes a message; returns the answer to send.
     pub(super) fn handle(&mut self, mut message: Message) -> io::Result<Option<Vec<u8>>> {
         let answer = match message.request {
             GET_FEATURES => Some(FEATURES.to_le_bytes().to_vec()),
@@ -177,7 +177,7 @@ impl Guest {
             SET_VRING_CALL => {
                 let call = descriptor(message)?;
                 if let Some(call) = &call {
-                    // The guest is not waited for.
+                    // The card does not wait for the guest.
                     rustix::io::ioctl_fionbio(call, true)?;
                 }
                 self.queue(message)?.call = call;

@@ -1,4 +1,4 @@
-//! A split virtqueue, from the device's side.
+//! A split virtqueue, from the side of the device.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -13,7 +13,7 @@ const NO_INTERRUPT: u16 = 1;
 /// A queue of the guest.
 #[derive(Debug, Default)]
 pub(super) struct Virtqueue {
-    /// Elements, a power of two; 0 before the guest has set it.
+    /// Number of elements, a power of two; 0 before the guest has set it.
     pub(super) size: u16,
     pub(super) descriptors: u64,
     pub(super) available: u64,
@@ -24,7 +24,7 @@ pub(super) struct Virtqueue {
     pub(super) call: Option<OwnedFd>,
 }
 
-/// A buffer of the guest: where its parts are.
+/// A buffer of the guest: the locations of its parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
     head: u16,
@@ -33,13 +33,13 @@ pub(super) struct Chain {
 }
 
 impl Virtqueue {
-    /// Returns true if there is a buffer that was not taken.
+    /// Returns true if a buffer has not been taken.
     pub(super) fn has_next(&self, memory: &GuestMemory) -> bool {
         let index = self.available.checked_add(2).and_then(|at| memory.u16(at));
         self.size > 0 && index.is_some_and(|index| index != self.next_available)
     }
 
-    /// Takes the next buffer that the guest made available. A chain that cannot be one is taken as empty.
+    /// Takes the next buffer that the guest made available. An invalid chain is treated as empty.
     pub(super) fn pop(&mut self, memory: &GuestMemory) -> Option<Chain> {
         if !self.has_next(memory) {
             return None;
@@ -76,14 +76,14 @@ impl Virtqueue {
         None
     }
 
-    /// Gives a buffer back, with so many bytes written.
+    /// Returns a buffer to the guest, with this number of written bytes.
     pub(super) fn push(&mut self, memory: &GuestMemory, chain: &Chain, written: u32) -> Option<()> {
         let at = self.used.checked_add(4 + 8 * u64::from(self.next_used % self.size.max(1)))?;
         let mut entry = [0; 8];
         entry[..4].copy_from_slice(&u32::from(chain.head).to_le_bytes());
         entry[4..].copy_from_slice(&written.to_le_bytes());
         memory.write(at, &entry)?;
-        // The entry is there before the index says so.
+        // The entry is written before the index that announces it.
         fence(Ordering::SeqCst);
         self.next_used = self.next_used.wrapping_add(1);
         memory.write(self.used.checked_add(2)?, &self.next_used.to_le_bytes())
@@ -95,7 +95,7 @@ impl Virtqueue {
         if memory.u16(self.available)? & NO_INTERRUPT == 0
             && let Some(call) = &self.call
         {
-            // A pipe that is full holds a notification already.
+            // A full pipe already contains a notification.
             let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
         }
         Some(())
@@ -117,7 +117,7 @@ impl Chain {
         Some(bytes)
     }
 
-    /// Writes for the guest what there is room for; how many bytes.
+    /// Writes to the guest as much as fits; returns the number of bytes.
     pub(super) fn write(&self, memory: &GuestMemory, mut bytes: &[u8]) -> Option<u32> {
         let mut written = 0;
         for (address, len) in &self.writable {
@@ -171,7 +171,7 @@ mod tests {
         let (memory, mut queue) = (memory(), queue());
         assert_eq!(queue.pop(&memory), None);
         memory.write(0x3000, b"abcdef").unwrap();
-        // Indices begin again after 65,535.
+        // Indices wrap around after 65,535.
         (queue.next_available, queue.next_used) = (u16::MAX, u16::MAX);
         memory.write(0x1002, &u16::MAX.to_le_bytes()).unwrap();
         for round in 0..6_u16 {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the guest's memory holds: no panic, no chain without an end, and every buffer can be given back.
+        /// For any contents of the guest's memory, there is no panic and no endless chain, and every buffer can be returned.
         #[test]
         fn queue_in_memory_of_any_content_ends(
             bytes in prop::collection::vec(prop::sample::select(vec![0_u8, 1, 2, 3, 4, 0x30, 0xFF]), 0x40),

@@ -1,4 +1,4 @@
-//! A card from the guest's side, with what a kernel and the mainline driver do written down once more.
+//! A card from the guest's side; the tests implement the kernel and the mainline driver again.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ use crate::dma_bridge::semaphore;
 
 const BASE: u64 = 0x10_0000;
 const MEMORY_BYTES: u64 = 0x10_0000;
-// Where things lie in the guest's memory.
+// Addresses in the guest's memory.
 const QUEUE: [u64; 2] = [0x0000, 0x3000];
 const ACCESS: u64 = 0x6000;
 const ANSWER: u64 = 0x7000;
@@ -52,7 +52,7 @@ struct TestGuest {
     calls: [OwnedFd; 2],
     used: [u16; 2],
     available: [u16; 2],
-    /// Next element of the event ring, of commands, of transfers to the card and from it.
+    /// Next elements of the rings of events, of commands, and of transfers to and from the card.
     event: u64,
     command: u64,
     transfers: [u64; 2],
@@ -65,7 +65,7 @@ fn socket_path() -> PathBuf {
     std::env::temp_dir().join(format!("openqaic-card-{}-{number}", std::process::id()))
 }
 
-/// A card, and a guest that has booted; what is left when it has gone.
+/// A card and a guest that has booted; returns the remaining resources after the guest has ended.
 fn with_guest(faults: &str, work: impl FnOnce(&mut TestGuest)) {
     let faults = FaultPlan::parse(faults, Target::Card).unwrap();
     serve(&PciCard::new(FirmwareConfig::default(), Arc::new(Loopback), faults), work);
@@ -112,7 +112,7 @@ impl TestGuest {
         guest.send_message(21, &[], &[given.as_fd()]);
         guest.ask(1, &[]);
         drop(given);
-        // Closed, it would take the device away.
+        // If this channel were closed, the guest would remove the device.
         let mut polled = [PollFd::new(&kept, PollFlags::IN)];
         assert_eq!(poll(&mut polled, Some(&Timespec::default())), Ok(0));
         let table = [&1_u32.to_le_bytes()[..], &[0; 4], &words([BASE, MEMORY_BYTES, BASE, 0])].concat();
@@ -128,7 +128,7 @@ impl TestGuest {
             let kick = guest.kicks[number as usize].try_clone().unwrap();
             guest.send_message(12, &u64::from(number).to_le_bytes(), &[kick.as_fd()]);
         }
-        // What was said before is done.
+        // Earlier messages have been executed.
         guest.ask(1, &[]);
         for number in 0..QUEUE_SIZE {
             let address = INTERRUPTS + 32 * u64::from(number);
@@ -190,7 +190,7 @@ impl TestGuest {
         rustix::io::write(&self.kicks[queue], &1_u64.to_ne_bytes()).unwrap();
     }
 
-    /// Waits for the next used buffer; its head and the bytes written.
+    /// Waits for the next used buffer; returns its head and the number of written bytes.
     fn used(&mut self, queue: usize) -> (u16, u32) {
         let used = QUEUE[queue] + 0x2000;
         loop {
@@ -201,7 +201,7 @@ impl TestGuest {
                 return (u16::try_from(self.u32(at)).unwrap(), self.u32(at + 4));
             }
             if queue == 0 {
-                // As the guest's kernel does, which is notified of accesses rarely.
+                // Like the guest's kernel, which is rarely notified of accesses.
                 thread::yield_now();
             } else {
                 rustix::io::read(&self.calls[queue], &mut [0; 8]).unwrap();
@@ -251,7 +251,7 @@ impl TestGuest {
         self.write(at + 12, &words([BASE + ring, len, BASE + ring, BASE + write]));
     }
 
-    /// The next event, once it is there.
+    /// Waits for the next event and returns it.
     fn event(&mut self) -> [u32; 4] {
         let ring_bytes = 16 * RING_ELEMENTS;
         while self.read(EVENT_CONTEXT + 28, 8) == (BASE + EVENTS + self.event).to_le_bytes() {
@@ -259,7 +259,7 @@ impl TestGuest {
         }
         let at = EVENTS + self.event;
         let event = [0, 4, 8, 12].map(|word| self.u32(at + word));
-        // The element can be used again.
+        // The element can be reused.
         self.write(EVENT_CONTEXT + 36, &(BASE + at).to_le_bytes());
         self.event = (self.event + 16) % ring_bytes;
         self.set_long(0x800, BASE + at);
@@ -271,7 +271,7 @@ impl TestGuest {
         let msi = [&[0, 0, 0x0A, 0, 0, 0, 0, 0][..], &[0x41, 0]].concat();
         self.access(CONFIG_WRITE, 0, 0x54, &msi, 0);
         self.access(CONFIG_WRITE, 0, 0x52, &[1, 0], 0);
-        // It is ready, and in its mission mode.
+        // The card is ready and in its mission mode.
         assert_eq!((self.register(MHI, 0x48), self.register(MHI, 0x128)), (0x101, 2));
         let ring = 16 * RING_ELEMENTS;
         self.context(EVENT_CONTEXT, EVENTS, ring, EVENTS + ring - 16);
@@ -296,11 +296,11 @@ impl TestGuest {
             assert_eq!((code, kind), (1 << 24, 0x21 << 16));
             assert_eq!(self.read(CHANNEL_CONTEXTS + 44 * u64::from(channel), 1), [2]);
         }
-        // The driver asks before it lets anything be opened.
+        // The driver queries the card before it allows files to be opened.
         self.send(0, &[transaction(15, &[])]);
     }
 
-    /// Finds the card in an error of all of it, and resets its interface, which makes it ready.
+    /// Finds an error of the whole card and resets its interface, which makes the card ready.
     fn take_reset(&mut self) {
         assert_eq!((self.register(MHI, 0x48), self.register(MHI, 0x128)), (0xFF04, 2));
         self.set(MHI, 0x38, 2);
@@ -336,7 +336,7 @@ impl TestGuest {
         self.ring(0);
     }
 
-    /// Sends transactions; how many the reply has, and their bytes.
+    /// Sends transactions; returns the number of transactions in the reply, and their bytes.
     fn send(&mut self, user: u32, transactions: &[Vec<u8>]) -> (u32, Vec<u8>) {
         self.post(user, transactions);
         let [.., code, kind] = self.event();
@@ -349,7 +349,7 @@ impl TestGuest {
         (word(16), reply[32..].to_vec())
     }
 
-    /// Loads an image and activates it; its id.
+    /// Loads an image and activates it; returns its id.
     fn activate(&mut self, user: u32) -> u32 {
         let image = b"image";
         self.write(DATA, image);
@@ -394,7 +394,7 @@ impl TestGuest {
         self.register(BRIDGE, CHANNEL_REGISTERS + register)
     }
 
-    /// Waits until the ring of responses has come so far.
+    /// Waits until the ring of responses has reached this position.
     fn await_responses(&mut self, tail: u32) {
         while self.channel_register(12) != tail {
             self.interrupted();
@@ -432,7 +432,7 @@ fn data_goes_to_the_card_and_back_until_its_user_ends() {
         guest.write(DATA, b"abcdefgh");
         guest.request(0, 1, BASE + DATA, 0x8000_0000, 8, [0; 4]);
         guest.request(1, 2, BASE + DATA + 0x100, 0x8000_0002, 4, [0; 4]);
-        // Nothing moves; then memory that the guest does not have.
+        // No data is transferred; then the test uses memory that the guest does not have.
         guest.request(2, 0, BASE + DATA, 0, 4096, [0; 4]);
         guest.request(3, 1, 0x66, 0x8000_0000, 8, [0; 4]);
         guest.set(BRIDGE, CHANNEL_REGISTERS + 4, 4);
@@ -441,7 +441,7 @@ fn data_goes_to_the_card_and_back_until_its_user_ends() {
         let responses: Vec<_> = (0..4).map(|at| guest.u32(RESPONSES + 4 * at)).collect();
         assert_eq!(responses, [0x100, 0x101, 0x102, 0x1_0103]);
         assert_eq!([0, 4, 8, 12].map(|register| guest.channel_register(register)), [4, 4, 0, 4]);
-        // The ring goes round, and responses wait for room.
+        // The ring wraps around, and responses wait for space.
         for number in [4, 5, 6, 7, 0] {
             guest.request(number, 0, 0, 0, 0, [0; 4]);
         }
@@ -481,7 +481,7 @@ fn data_of_several_messages_is_one() {
             transaction(18, &[&chunk.to_le_bytes()[..], &[0; 4], &bytes.to_le_bytes()].concat())
         };
         assert_eq!(guest.send(5, &[command(&elf), part(9, 1, 0, 2)]), (1, goes_on(9, 2)));
-        // Of another user, and one that is given up.
+        // Data of another user, and data that is given up.
         assert_eq!(guest.send(6, &[command(&elf), part(9, 1, 0, 3)]), (1, goes_on(9, 3)));
         assert_eq!(guest.send(6, &[part(9, 0, 0, 0)]), (0, Vec::new()));
         let (count, reply) = guest.send(5, &[part(9, 1, 2, 3)]);
@@ -595,7 +595,7 @@ fn reply_comes_so_much_later() {
         let began = Instant::now();
         let (count, _) = guest.send(1, std::slice::from_ref(&status));
         assert!(count == 1 && began.elapsed() >= Duration::from_millis(300));
-        // A reset ends it, and so does the guest.
+        // A reset ends the wait, and so does the end of the guest.
         guest.post(1, std::slice::from_ref(&status));
         guest.set(MHI, 0xB0, 1);
         guest.take_reset();
@@ -664,7 +664,7 @@ fn guest_that_says_nonsense_loses_its_card() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever a guest accesses: every access is answered, with as many bytes as it asked for.
+    /// The card answers every access of a guest, with the requested number of bytes.
     #[test]
     fn any_access_is_answered(accesses in prop::collection::vec(
         (0..9_u8, 0..6_u8, prop::sample::select(vec![0_u64, 0x38, 0x58, 0x5C, 0x60, 0x68, 0x70, 0xB0, 0x118, 0x450, 0x800, 0x2_0004, 0xF_FFFC, u64::MAX]),
