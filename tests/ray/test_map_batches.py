@@ -289,7 +289,7 @@ def test_more_devices_than_a_node_has_are_warned_of(cluster, model, caplog):
     qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, devices_per_actor=2)
     assert not caplog.records
     qaic.ray.map_batches(dataset_of(cluster, rows_of(1)), model, devices_per_actor=3)
-    assert "requests 3 of the resource QAIC, but no node has more than 2, so actors wait" in caplog.text
+    assert "requests 3 of the resource QAIC, but no node has more than 2, so it waits" in caplog.text
 
 
 def test_a_dataset_of_something_else_is_refused(cluster, model):

@@ -67,6 +67,12 @@ def test_texts_of_python_are_docstrings_and_sentences(tmp_path):
     ]
 
 
+def test_literals_of_tests_are_no_texts(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "a.py").write_text('"""Whole."""\n\nx = "cannot open the file of it"\n')
+    assert of_file(tmp_path, "tests/a.py") == [("tests/a.py", 1, "doc", "Whole.")]
+
+
 def test_texts_of_rust_are_doc_comments_and_sentences(tmp_path):
     (tmp_path / "a.rs").write_text(
         "//! A crate.\n\n/// Whether it\n/// is so.\n#[inline]\n"

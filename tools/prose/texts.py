@@ -11,6 +11,8 @@ Kind = Literal["doc", "heading", "prose", "message"]
 
 # Two spaces and three words: a message or a help text, not a key, a pattern or a path.
 _SENTENCE = re.compile(r"[A-Za-z,]+ [a-z]+ [a-z]+")
+# Literals in these folders are data of tests and figures, not messages.
+_FOR_DEVELOPERS = ("benches/", "fuzz/", "tests/", "tools/")
 _RUST_DOC = re.compile(r"\s*//[/!] ?(?!/)(.*)")
 _RUST_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|\]\([^)]*\)|<[^>]*>")
@@ -34,9 +36,7 @@ def tracked(root: Path) -> Iterator[str]:
         capture_output=True,
         text=True,
     )
-    for path in listed.stdout.splitlines():
-        if path.startswith(("python/", "rust/", "docs/", "tests/kernel/pci_card/")) or "/" not in path:
-            yield path
+    yield from listed.stdout.splitlines()
 
 
 def of_file(root: Path, path: str) -> list[Text]:
@@ -47,7 +47,9 @@ def of_file(root: Path, path: str) -> list[Text]:
     source = file.read_text()
     if path.endswith(".md"):
         return list(_of_page(path, source))
-    return list(_of_rust(path, source) if path.endswith(".rs") else _of_python(path, source))
+    texts = _of_rust(path, source) if path.endswith(".rs") else _of_python(path, source)
+    only_docs = path.startswith(_FOR_DEVELOPERS)
+    return [text for text in texts if text.kind == "doc" or not only_docs]
 
 
 def _text(path: str, line: int, kind: Kind, text: str) -> Text:

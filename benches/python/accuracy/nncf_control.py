@@ -25,7 +25,7 @@ _RANKED = 8
 
 
 def sentence(samples: int, drop: float) -> str:
-    """Quantize, judge as our searches are judged, and say what came out.
+    """Quantize, evaluate like the searches of openqaic, and report the result.
 
     Parameters
     ----------

@@ -89,9 +89,8 @@ def _warn_if_infeasible(devices: float) -> None:
     most = max((node["Resources"].get(RESOURCE, 0) for node in ray.nodes() if node["Alive"]), default=0)
     if devices > most:
         _logger.warning(
-            "each actor requests %g of the resource %s, but no node has more than %g, so actors wait for a "
-            'new node: start nodes with --resources="$(openqaic devices --format ray)", or claim no card '
-            "(devices_per_actor=0, devices_per_replica=0)",
+            "an actor requests %g of the resource %s, but no node has more than %g, so it waits: start nodes "
+            'with --resources="$(openqaic devices --format ray)", or pass 0 as the devices of an actor',
             devices,
             RESOURCE,
             most,
