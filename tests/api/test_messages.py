@@ -48,9 +48,9 @@ def test_all_open_dimensions_are_listed_with_a_line_to_paste(tmp_path):
     with pytest.raises(CompileError) as caught:
         qaic.Session(save(tmp_path, built))
     (hint,) = caught.value.hints
-    assert hint.endswith("onnx_define_symbol={'batch': 1, 'seq': 1, 'width': 1}")
+    assert hint.endswith("onnx_define_symbol={'batch': 1, 'seq': 128, 'width': 224}")
     assert "-onnx-define-symbol" not in hint
-    qaic.compile(tmp_path / "model.onnx", onnx_define_symbol={"batch": 1, "seq": 1, "width": 1})
+    qaic.compile(tmp_path / "model.onnx", onnx_define_symbol={"batch": 1, "seq": 128, "width": 224})
 
 
 @pytest.mark.parametrize("dashes", ["-", "--"])
@@ -66,8 +66,8 @@ def test_tools_give_flags_to_paste(tmp_path, capsys, dashes):
     (hint,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("hint: ")]
     assert "onnx_define_symbol" not in hint
     flags = shlex.split(hint.partition("e.g. ")[2])
-    symbols = [f"-onnx-define-symbol={name},1" for name in shape]
-    assert flags == {"-": symbols, "--": ["--shape=x:1x1"]}[dashes]
+    symbols = ["-onnx-define-symbol=batch,1", "-onnx-define-symbol=long seq,128"]
+    assert flags == {"-": symbols, "--": ["--shape=x:1x128"]}[dashes]
     assert tool([*start, *flags]) == 0
 
 

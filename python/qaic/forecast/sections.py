@@ -22,8 +22,6 @@ _VERDICTS: Final = {"equal": "yes", "good": "yes", "fair": "perhaps", "wrong": "
 _ASKED: Final = {"Operators": " supported", "Memory": " sufficient", "Precision": " sufficient"}
 #: number of samples of one inference above which none are proposed
 _MANY: Final = 1000
-#: part of the name of an open dimension -> an example of its size
-_SIZES: Final = {"seq": 128, "len": 128, "token": 128, "height": 224, "width": 224}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +115,10 @@ def _fix(one: Checked) -> str:
     assert one.failure is not None  # noqa: S101  # the caller has looked
     shapes, symbols = (one.failure.context.get(name) for name in ("shapes", "example"))
     if isinstance(shapes, dict):
-        return one.line_with_shapes({name: tuple(map(_size, shape)) for name, shape in shapes.items()})
+        return one.line_with_shapes({name: tuple(shape) for name, shape in shapes.items()})
     if isinstance(symbols, dict):
-        return one.check_line(onnx_define_symbol={**one.symbols, **{name: _size(name) for name in symbols}})
+        return one.check_line(onnx_define_symbol={**one.symbols, **symbols})
     return f"openqaic explain {one.failure.code}"
-
-
-def _size(dim: str | int | None) -> int:
-    """Return the size of a dimension, or an example for a symbol."""
-    if isinstance(dim, int):
-        return dim
-    return next((size for part, size in _SIZES.items() if part in (dim or "").lower()), 1)
 
 
 def _memory(one: Checked) -> Section:

@@ -98,10 +98,7 @@ def tool(argv: Sequence[str]) -> int:
     except CompileError as error:
         shapes = error.context.get("shapes")
         if isinstance(shapes, dict):
-            sized = [
-                {"input_name": name, "input_shape": [dim if isinstance(dim, int) else 1 for dim in shape]}
-                for name, shape in shapes.items()
-            ]
+            sized = [{"input_name": name, "input_shape": shape} for name, shape in shapes.items()]
             error.hints = (f"give all sizes, e.g. model_inputs={sized}",)
         raise
 

@@ -7,12 +7,13 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
-from typing import Final
+from typing import Any, Final
 
 import onnx
 from onnx import shape_inference
 
 from qaic.compiler.diagnostics.messages import engine_reason, listing, refuse, warn
+from qaic.compiler.frontend.example_sizes import example_shape, example_sizes
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.frontend.validation import with_named_nodes
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
@@ -150,8 +151,20 @@ def require_static(
         for value in listed
         if any(isinstance(_size(dim), wanted) for dim in _dims(value)) or _has_no_shape(value)
     ]
+    # An input without a shape has one dim as an example.
+    shapes = {value.name: [_size(dim) for dim in _dims(value)] or [None] for value in listed}
+    examples = {**example_sizes(shapes.values()), **sizes}
+    sized = [
+        {
+            "input_name": value.name,
+            "input_type": type_name(value.type.tensor_type.elem_type),
+            "input_shape": example_shape(shapes[value.name], examples),
+        }
+        for value in open_inputs
+    ]
+    missing = {name: examples[name] for name in sorted(parts - sizes.keys())}
     for value in listed:
-        _require_static(value, specialization, sizes, sorted(parts - sizes.keys()), open_inputs)
+        _require_static(value, specialization, sizes, missing, sized)
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -232,30 +245,25 @@ def _require_static(
     value: onnx.ValueInfoProto,
     specialization: str | None,
     sizes: Mapping[str, int],
-    missing: Sequence[str],
-    open_inputs: Sequence[onnx.ValueInfoProto],
+    missing: Mapping[str, int],
+    sized: Sequence[dict[str, Any]],
 ) -> None:
+    """Refuse an input with an open dimension.
+
+    `missing` are examples of the sizes of symbols, and `sized` is an example of ``model_inputs``.
+    """
     what = f"input {value.name!r}"
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
         return  # refused with its type later
-    # An input without a shape has one dim as an example.
-    shapes = {one.name: [_size(dim) for dim in _dims(one)] or [None] for one in open_inputs}
-    sized = [
-        {
-            "input_name": one.name,
-            "input_type": type_name(one.type.tensor_type.elem_type),
-            "input_shape": [size if isinstance(size, int) else 1 for size in shapes[one.name]],
-        }
-        for one in open_inputs
-    ]
+    shapes = {one["input_name"]: one["input_shape"] for one in sized}
     if _has_no_shape(value):
         raise refuse(
             what,
             code="unbound_dimension",
             found="no shape",
             expected="a fixed shape",
-            fix=f"give all dims (sizes of 1 are guesses), e.g. model_inputs={sized}",
+            fix=f"give all dims, e.g. model_inputs={sized}",
             context={"tensor": value.name, "option": "model_inputs", "shapes": shapes},
         )
     for position, dim in enumerate(tensor.shape.dim):
@@ -272,11 +280,10 @@ def _require_static(
                 )
             parts = symbols_in(dim.dim_param)
             symbol = min(parts - sizes.keys() or parts)
-            wanted = missing or [symbol]
-            sizes_of_one = dict.fromkeys(wanted, 1)
-            example = f"onnx_define_symbol={sizes_of_one}"
+            wanted = dict(missing) or {symbol: 1}
+            example = f"onnx_define_symbol={wanted}"
             context: dict[str, object] = {"tensor": value.name, "symbol": symbol}
-            context |= {"option": "onnx_define_symbol", "example": sizes_of_one}
+            context |= {"option": "onnx_define_symbol", "example": wanted}
             if specialization is None and value.name in shapes:
                 context["shapes"] = shapes
             fix = f"give {'it a value' if len(wanted) == 1 else 'all of them values'}, e.g. {example}"
@@ -298,7 +305,7 @@ def _require_static(
                 code="unbound_dimension",
                 found=f"no number for dim {position} of its shape {_shape_text(value)}",
                 expected="a number for every dimension",
-                fix=f"it has no name, so give the shapes (sizes of 1 are guesses), e.g. model_inputs={sized}",
+                fix=f"it has no name, so give the shapes, e.g. model_inputs={sized}",
                 context={"tensor": value.name, "dim": position, "option": "model_inputs", "shapes": shapes},
             )
     if tensor.elem_type in TABLE:
