@@ -478,8 +478,16 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["-i", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["-i", "."], 1, "error: .: Is a directory"),
         (["-o", "nowhere"], 1, "error: nowhere: No such file or directory"),
-        (["-i", "a", "-i", "b"], 1, "-i: 2 files for 1 inputs: 'x'"),
-        (["-o", "a", "-o", "b"], 1, "-o: 2 files for 1 outputs: 'y'"),
+        (
+            ["-i", "a", "-i", "b"],
+            1,
+            "-i: found 2 files, expected one for each input of the program: 'x' (32 bytes)",
+        ),
+        (
+            ["-o", "a", "-o", "b"],
+            1,
+            "-o: found 2 files, expected one for each output of the program: 'y' (32 bytes)",
+        ),
         (["--write-output-start-iter", "3", "-n", "3"], 2, "end at inference 4, but only 3 are run"),
         (["--write-output-dir", "no/where"], 1, "error: no/where: No such file or directory"),
         (["--aic-batch-input-directory", "nowhere"], 1, "error: nowhere: No such file or directory"),
@@ -494,6 +502,18 @@ def test_bad_input_gets_one_clear_message(tool, program, options, code, message)
     assert message in err
     assert " ---- Stats ----" not in lines
     assert "Traceback" not in err
+
+
+def test_files_of_several_inferences_get_the_option_that_runs_them(tool, program, tmp_path):
+    for name in ("a", "b"):
+        raw(tmp_path, name, np.zeros(8, np.float32))
+    code, _, err = tool("-t", program, "-i", "a", "-i", "b")
+    (hint,) = [line for line in err.splitlines() if line.startswith("hint: ")]
+    option = hint.split()[1]
+    (tmp_path / "list").write_text("a\nb\n")
+    code, lines, _ = tool("-t", program, option, "list")
+    assert code == 0
+    assert any("InferenceCnt 2 " in line for line in lines)
 
 
 def test_no_program_is_wrong_usage(tool):

@@ -108,8 +108,11 @@ def test_each_line_of_a_list_is_an_inference(tool, pair, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a", "1 files for 2 inputs: 'a', 'b'"),
-        ("a,a,a", "3 files for 2 inputs"),
+        (
+            "a",
+            "list: found 1 file, expected one for each input of the program: 'a' (24 bytes), 'b' (24 bytes)",
+        ),
+        ("a,a,a", "found 3 files, expected one for each input of the program: 'a'"),
         ("a,a\na,,a", "line 2: a name is empty"),
         ("a,nowhere", "nowhere: No such file or directory"),
         ("a,short", "short has 4 bytes; 'b' takes 24"),

@@ -82,8 +82,11 @@ def test_user_buffers_beside_the_container_are_the_inputs(tool, bound, tmp_path,
         ({"userBuffers": [7]}, "userBuffers[0]: an object is expected"),
         ({"userBuffers": [{**GOOD[0], "num": "0"}]}, "\"num\" is '0'; a buffer number"),
         ({"userBuffers": [GOOD[0], {**GOOD[1], "num": 0}]}, '"num" is 0, which another buffer also has'),
-        ({"userBuffers": GOOD[:1]}, "found files for 1 inputs; the program has 2: 'a', 'b'"),
-        ({"userBuffers": []}, "found files for 0 inputs"),
+        (
+            {"userBuffers": GOOD[:1]},
+            "found 1 file, expected one for each input of the program: 'a' (24 bytes), 'b' (12 bytes)",
+        ),
+        ({"userBuffers": []}, "found 0 files, expected one for each input of the program: 'a'"),
         ({"userBuffers": [{**GOOD[0], "buffSize": 64}, GOOD[1]]}, '"buffSize" is 64, and'),
         (
             {"userBuffers": [{**GOOD[0], "inputFile": "gone.bin"}, GOOD[1]]},

@@ -22,6 +22,7 @@ from qaic.cli.runner.network import (
     Network,
     Part,
     Request,
+    check_count,
     file_bytes,
     plain_outputs,
     resolve,
@@ -304,9 +305,7 @@ def read_bindings(path: Path, network: Network) -> Request:
     wanted = network.inputs
     if len(given) < len(wanted):
         wanted = [binding for binding in wanted if not network.keeps(binding)]
-    if len(given) != len(wanted):
-        names = ", ".join(repr(binding.name) for binding in wanted)
-        refuse(str(path), f"found files for {len(given)} inputs; the program has {len(wanted)}: {names}")
+    check_count(wanted, len(given), str(path))
     parts = {
         binding.position: _part(row, binding, path.parent, where, network)
         for binding, (where, row) in zip(wanted, given, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from qaic import rt
 from qaic.errors import InputError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
+from qaic.support.text import counted
 
+_SEVERAL: Final = (
+    "--aic-batch-input-file-list FILE runs several inferences: each line of FILE has the files of one "
+    "inference, separated by commas"
+)
 #: shape of a buffer without transfer
 SKIPPED = (0,)
 
@@ -188,7 +193,7 @@ def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
 
     Raises InputError if the number or the size of the files is wrong.
     """
-    check_count(network, len(files), where)
+    check_count(network.inputs, len(files), where)
     inputs = [
         Part(binding, binding.dims_for(file_bytes(path), str(path)), (path,))
         for binding, path in zip(network.inputs, files, strict=True)
@@ -203,7 +208,7 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
     """
     inputs = []
     for row in rows:
-        check_count(network, len(row), where)
+        check_count(network.inputs, len(row), where)
     for binding, *files in zip(network.inputs, *rows, strict=True):
         one = binding.nbytes // network.batch
         for path in files:
@@ -217,14 +222,20 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
     return Request(inputs, plain_outputs(network))
 
 
-def check_count(network: Network, given: int, where: str) -> None:
-    """Refuse too many or too few files. Raises InputError with the names of the inputs."""
-    expected = [binding.name for binding in network.inputs]
-    if given != len(expected):
-        raise InputError(
-            f"{where}: {given} files for {len(expected)} inputs: {', '.join(map(repr, expected))}",
-            code="runner.file_count",
-        )
+def check_count(bindings: Sequence[Binding], given: int, where: str, kind: str = "input") -> None:
+    """Refuse too many or too few files for the inputs or outputs (`kind`) of one inference.
+
+    Raises InputError with their names and sizes, in order.
+    """
+    if given == len(bindings):
+        return
+    names = ", ".join(f"{binding.name!r} ({binding.nbytes} bytes)" for binding in bindings) or "none"
+    is_several = where == "-i" and given > len(bindings)
+    raise InputError(
+        f"{where}: found {counted(given, 'file')}, expected one for each {kind} of the program: {names}",
+        code="runner.file_count",
+        hints=(_SEVERAL,) if is_several else (),
+    )
 
 
 def of_data(network: Network, arrays: Sequence[NDArray[Any]]) -> Request:

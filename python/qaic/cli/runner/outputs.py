@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qaic.cli.console import print_line
 from qaic.cli.qpc.facts import facts
 from qaic.cli.runner.command_line import RunRequest
-from qaic.cli.runner.network import Binding, Network, Request, file_bytes
+from qaic.cli.runner.network import Binding, Network, Request, check_count, file_bytes
 from qaic.errors import InputError
 from qaic.options.rows.runner import RunnerOptions
 from qaic.qpc import Qpc
@@ -134,17 +134,13 @@ class Comparer:
         if files:
             if len(files) == len(network.outputs):
                 outputs = network.outputs
-            if len(files) != len(outputs):
-                names = ", ".join(repr(binding.name) for binding in outputs)
-                raise InputError(
-                    f"-o: {len(files)} files for {len(outputs)} outputs: {names}", code="runner.file_count"
-                )
+            check_count(outputs, len(files), "-o", "output")
             for binding, path in zip(outputs, files, strict=True):
                 if binding.is_statistics:
                     continue
-                if (found := file_bytes(path)) != binding.nbytes:
+                if (nbytes := file_bytes(path)) != binding.nbytes:
                     raise InputError(
-                        f"-o {path} has {found} bytes; {binding.name!r} has {binding.nbytes}",
+                        f"-o {path} has {nbytes} bytes; {binding.name!r} has {binding.nbytes}",
                         code="runner.file_size",
                     )
                 self._files[binding.position] = path
