@@ -174,8 +174,45 @@ def test_specializations(compiled, capsys):
         entries = {"specializations": [{"batch": size} for size in sizes]}
         return compiled(model(WEIGHT), onnx_define_symbol=None, network_specialization_config=entries)
 
-    found = diff(sized(1, 2), sized(1, 4), capsys)
-    assert found["shapes"] != []
+    a, b = sized(1, 2), sized(1, 4)
+    assert diff(a, b, capsys)["shapes"] != []
+    assert tool.main(["diff", str(a), str(b)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("allowed shapes") + 1 :][:2] == ["  - x 2x32, y 2x64", "  + x 4x32, y 4x64"]
+    assert "  set: network_specialization_config[1].symbols.batch  2 -> 4" in lines
+
+
+def test_sets_of_shapes_are_named_once_for_each_side():
+    def shown(a, b):
+        return diff_text({"problems": [], "same": False, "shapes": [a, b]}).splitlines()[1:]
+
+    one, two, three = ({"x": [size, 8], "mask": [1]} for size in (1, 2, 3))
+    assert shown([one, two], [two, three]) == ["  - x 1x8", "  + x 3x8"]
+    assert shown([one, two], [two, one]) == ["  the same in another order or number"]
+    assert shown([], [one, two]) == ["  + x 1x8", "  + x 2x8"]
+    assert shown([], [one]) == ["  + x 1x8, mask 1"]
+    many = [{"x": [size]} for size in range(50)]
+    assert len(shown(many[:1], many)) == 21
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.sampled_from(["", "1", "a, b", "a=b", "x" * 300])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES, VALUES)
+def test_sides_that_differ_have_different_texts(before, after):
+    changes = {} if before == after else {"option": [before, after]}
+    shown = {"problems": [], "same": False, "options": {"set": changes, "effective": {}}}
+    for line in diff_text(shown).splitlines()[1:]:
+        one, arrow, two = line.partition(" -> ")
+        assert arrow
+        assert one.partition("  set: option")[2].partition("  ")[2] != two
 
 
 def test_text_names_both_sides(compiled, capsys):

@@ -79,7 +79,9 @@ def test_all_commands_propose_the_same_sizes_and_accept_them(folder, shapes):
         qaic.compile(path)
     context = caught.value.context
     if "shapes" in context:
-        expected = [f"--shape={name}:{'x'.join(map(str, shape))}" for name, shape in context["shapes"].items()]
+        expected = [
+            f"--shape={name}:{'x'.join(map(str, shape))}" for name, shape in context["shapes"].items()
+        ]
     else:
         expected = [f"--onnx-define-symbol={name},{size}" for name, size in context["example"].items()]
     assert shlex.split(line)[3:] == expected

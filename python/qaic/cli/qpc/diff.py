@@ -5,9 +5,12 @@ files. A part that cannot be read is listed under ``problems``, and only its byt
 """
 
 import hashlib
+import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
+from os.path import commonprefix
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, numpy_helper
 
 from qaic.cli.qpc.facts import facts, value_text
+from qaic.cli.qpc.text import shape_text
 from qaic.compiler.frontend.validation import check_texts
 from qaic.errors import CompileError, QpcError, QpcFormatError
 from qaic.qpc import Qpc
@@ -272,7 +276,7 @@ def _section(key: str, section: Any) -> Iterator[str]:
     if not section:
         return
     if key == "shapes":
-        yield f"{len(section[0])} -> {len(section[1])} sets, or others"
+        yield from _sets_text(*section)
     elif key in {"program", "metadata"}:
         yield from _changes(section)
     elif key == "options":
@@ -311,15 +315,56 @@ def _changes(changes: _Json) -> Iterator[str]:
     for key, values in changes.items():
         if key in _COUNTS:
             continue
-        before, after = values
-        yield f"{escape_unprintable(key)}  {_shown(before)} -> {_shown(after)}"
+        for path, before, after in _parts(key, *values):
+            one, two = _shown(before, after)
+            yield f"{escape_unprintable(path)}  {one} -> {two}"
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    text = escape_unprintable(value_text(value)) or "(empty)"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+def _parts(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path and both values of each part that differs: of mappings, and of lists of these."""
+    if before == after:
+        return
+    both = (before, after)
+    if all(isinstance(value, dict) and value for value in both):
+        for name in [*before, *(name for name in after if name not in before)]:
+            yield from _parts(f"{path}.{name}", before.get(name), after.get(name))
+    elif all(isinstance(value, list) and any(isinstance(item, dict) for item in value) for value in both):
+        for place, (one, two) in enumerate(zip_longest(before, after)):
+            yield from _parts(f"{path}[{place}]", one, two)
+    else:
+        yield path, before, after
+
+
+def _shown(*values: Any) -> list[str]:
+    """Write different values as different texts; long texts begin shortly before their first difference."""
+    texts = ["(none)" if value is None else value_text(value) or "(empty)" for value in values]
+    if len(set(texts)) < len(texts):
+        # A number and its text, for example.
+        texts = [json.dumps(value) for value in values]
+    start = 0
+    if max(map(len, texts)) > _LONGEST:
+        start = max(0, len(commonprefix(texts)) - _LONGEST // 4)  # noqa: RUF071 (no paths)
+    return [_cut(text, start) for text in texts]
+
+
+def _cut(text: str, start: int) -> str:
+    before, after = "..." if start else "", "..." if len(text) > start + _LONGEST else ""
+    return f"{before}{escape_unprintable(text[start : start + _LONGEST])}{after}"
+
+
+def _sets_text(a: list[_Json], b: list[_Json]) -> Iterator[str]:
+    """Return the sets of shapes of one side, with the signs of `diff`; bindings of one shape are omitted."""
+    every = [*a, *b]
+    names = dict.fromkeys(name for shapes in every for name in shapes)
+    differing = [name for name in names if any(shapes.get(name) != every[0].get(name) for shapes in every)]
+
+    def text(shapes: _Json) -> str:
+        shown = (name for name in differing or names if name in shapes)
+        return ", ".join(f"{escape_unprintable(name)} {shape_text(shapes[name])}" for name in shown)
+
+    lines = [f"- {text(shapes)}" for shapes in a if shapes not in b]
+    lines += [f"+ {text(shapes)}" for shapes in b if shapes not in a]
+    yield from _limited(lines or ["the same in another order or number"])
 
 
 def _limited(lines: list[str]) -> Iterator[str]:

@@ -361,13 +361,23 @@ def _metadata(qpc: Qpc) -> _Json | None:
 
 
 def value_text(value: object) -> str:
-    """Write a value of an option in the form of an options file."""
+    """Write a value of an option; inside others, lists and mappings are in brackets."""
+    match value:
+        case dict():
+            return ", ".join(f"{key}={_inner_text(item)}" for key, item in value.items())
+        case list():
+            return ", ".join(map(_inner_text, value))
+        case _:
+            return _inner_text(value)
+
+
+def _inner_text(value: object) -> str:
     match value:
         case bool():
             return "true" if value else "false"
         case dict():
-            return ", ".join(f"{key}={value_text(item)}" for key, item in value.items())
+            return f"{{{value_text(value)}}}"
         case list():
-            return ", ".join(map(value_text, value))
+            return f"[{value_text(value)}]"
         case _:
             return str(value)
