@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import sys
 
 import pytest
 
 import stats_buffers
-from qaic.cli import console, openqaic
+from qaic.cli import console, openqaic, runner
 from session_models import affine, save
 
 LATENCY = """\
@@ -39,6 +40,7 @@ def files(tmp_path):
     (tmp_path / "latency.txt").write_text(LATENCY + rows)
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": TRACE}))
     (tmp_path / "metrics.json").write_text(json.dumps(METRICS))
+    (tmp_path / "bench.json").write_text(json.dumps(BENCH))
     (tmp_path / "stats.bin").write_bytes(stats_buffers.even_buffer(20, cores=2))
     return tmp_path
 
@@ -78,6 +80,81 @@ def test_figures_in_the_terminal(files, capsys):
     assert "Key figures" in shown.out
 
 
+def measurement(samples_us, **more):
+    return {"latency": {"count": len(samples_us), "samples_us": samples_us}, **more}
+
+
+BENCH = {
+    "program": {"path": "p"},
+    "measurements": [
+        measurement([10.0, 20.0, 30.0], runtime="openqaic", streams=1, inferences_per_s=5e4),
+        measurement([100.0] * 40, runtime="onnxruntime", streams=1, inferences_per_s=1e4),
+        measurement([7.0], runtime="openqaic", streams=1, inferences_per_s=2e4),
+    ],
+}
+RUN = {
+    "program": "p",
+    "activations": 2,
+    "in_flight": 4,
+    "inferences_per_second": 123.0,
+    **measurement([1000.0, 3000.0]),
+}
+
+
+def test_measurements_of_bench_and_runner_are_drawn(tmp_path, capsys):
+    """Regression: they were refused as no trace."""
+    for name, content in (("bench.json", BENCH), ("runner.json", RUN)):
+        (tmp_path / name).write_text(json.dumps(content, indent=1))
+    assert run(tmp_path / "bench.json") == 0
+    text = capsys.readouterr().out
+    assert "== openqaic, 1 stream ==\nLatency of 3 inferences\n" in text
+    assert "== openqaic, 1 stream (3) ==\nLatency of 1 inference\n" in text
+    assert re.search(r"onnxruntime, 1 stream +10,000 +40 +100 +100 +100 +100 +100\n", text)
+    assert run(tmp_path / "runner.json") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Latency of 2 inferences\n  min    1.00 ms\n")
+    assert re.search(r"2 activations, 4 in flight +123 +2 +1,000 +2,000 ", text)
+
+    page = tmp_path / "page.html"
+    assert run(tmp_path / "bench.json", "-o", page) == 0
+    text = page.read_text()
+    # One inference has no distribution.
+    assert re.findall(r"<section id=\"([^\"]+)\".*?</section>", text, re.DOTALL) == [
+        "measurements", "measurement-0", "measurement-1", "measurement-2",
+    ]  # fmt: skip
+    assert text.count("<svg") == 6
+    assert run(tmp_path / "runner.json", "-o", page) == 0
+    assert page.read_text().count("<svg") == 3
+
+
+def test_results_that_the_commands_write_are_drawn(tmp_path, capsys):
+    model = save(tmp_path, affine())
+    for arguments in (["--streams", "1,2"], ["--streams", "1"]):
+        written = tmp_path / "bench.json"
+        bench = ["bench", str(model), "-n", "3", "--warm-up", "0", "-o", str(written), *arguments]
+        assert console.run(openqaic.tool, bench) == 0
+        assert run(written, "-o", tmp_path / "page.html") == 0
+    folder = tmp_path / "program"
+    assert console.run(openqaic.tool, ["compile", str(model), "-o", str(folder)]) == 0
+    assert runner.main(["-t", str(folder), "-n", "3", "--json", str(tmp_path / "run.json")]) == 0
+    capsys.readouterr()
+    assert run(tmp_path / "run.json") == 0
+    assert capsys.readouterr().out.startswith("Latency of 3 inferences\n")
+
+
+@pytest.mark.parametrize("wrong", ["1", None, True, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("place", ["samples", "rate"])
+def test_measurements_that_are_no_numbers_are_refused(tmp_path, capsys, wrong, place):
+    content = (
+        {**RUN, **measurement([1.0, wrong])}
+        if place == "samples"
+        else {**RUN, "inferences_per_second": wrong}
+    )
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert run(tmp_path / "run.json") == 1
+    assert "expected a number of at least 0" in capsys.readouterr().err
+
+
 def test_a_model_is_named_with_the_command_that_draws_it(tmp_path, capsys):
     """Regression: the command showed the first bytes of the file instead."""
     model = save(tmp_path, affine())
@@ -87,7 +164,7 @@ def test_a_model_is_named_with_the_command_that_draws_it(tmp_path, capsys):
     assert f"`openqaic inspect {model} graph -o graph.html`" in err
 
 
-@pytest.mark.parametrize("name", ["latency.txt", "trace.json", "metrics.json", "stats.bin"])
+@pytest.mark.parametrize("name", ["latency.txt", "trace.json", "metrics.json", "stats.bin", "bench.json"])
 @pytest.mark.parametrize("suffix", [".html", ".png"])
 def test_pictures(files, capsys, name, suffix):
     if suffix == ".png":
@@ -103,7 +180,7 @@ def test_pictures(files, capsys, name, suffix):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty; a latency report (.txt), a trace"),
+        (b"", "is empty; expected a latency report (.txt), a trace"),
         (b"\x7fELF....", "has binary data"),
         (b"PK\x03\x04", "has binary data"),
         (b"\x89PNG\r\n\x1a\n", "has binary data"),
@@ -115,8 +192,12 @@ def test_pictures(files, capsys, name, suffix):
         (b"a" + "\u00e9".encode() * 40_000, "begins with 'a\u00e9"),
         ("na\u00efve\n".encode(), "begins with 'na\u00efve\\n'"),
         (b"hello", "begins with 'hello'"),
-        (b"{}", "a Chrome trace"),
-        (b'{"avg_latency"', "metrics JSON"),
+        (b"{}", "is JSON without latencies or a trace; expected a latency report"),
+        (b"[1", "a Chrome trace"),
+        (b'{"model": "a", "precisions": []}', "the JSON of openqaic bench, qaic-runner or get_metrics()"),
+        (b'{"avg_latency"', "expected the result of openqaic bench, qaic-runner or get_metrics()"),
+        (b'{"measurements": [{"latency": {"samples_us": [1]}}]}', "found no 'activations'"),
+        (b'{"measurements": 7, "samples_us": 1}', "found other values"),
         (b'{"avg_latency": 1}', "num_of_inferences is None"),
         (b"OQSTATS1", "the buffer is truncated"),
         (LATENCY.encode(), "no latencies"),
@@ -130,8 +211,7 @@ def test_foreign_files_are_refused_with_what_was_found(tmp_path, capsys, content
         assert run(path, *more) == 1
         errors = capsys.readouterr().err
         assert errors.startswith("error: ")
-        if said != "metrics JSON":
-            assert said in errors
+        assert said in errors
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 

@@ -102,18 +102,50 @@ def test_bars_of_the_chart_tell_the_counts(seconds):
     assert shown == [count for count in [*bars.counts.tolist(), bars.above] if count]
 
 
+#: largest size of the font in units of a chart, and the width of a character of that size
+FONT = 26
+CHARACTER = 0.6 * FONT
+
+
+def boxes(chart):
+    """Return text, left, right, top and bottom of each label of a chart in the largest font."""
+    found = []
+    for element in ET.fromstring(chart).iter():
+        if element.tag == "text":
+            x, width = float(element.attrib["x"]), CHARACTER * len(element.text)
+            left = x - {"start": 0, "middle": width / 2, "end": width}[element.attrib["text-anchor"]]
+            base = float(element.attrib["y"]) + float(element.attrib["dy"].removesuffix("em")) * FONT
+            found.append((element.text, left, left + width, base - 0.75 * FONT, base + 0.2 * FONT))
+    return found
+
+
 @given(st.one_of(latencies, skewed))
-def test_names_of_percentiles_are_above_the_bars_and_apart(seconds):
-    root = ET.fromstring(histogram_svg(Distribution.of(seconds)))
-    named = [element for element in root.iter() if element.get("class") == "rule-name"]
-    assert named
-    tops = [float(element.attrib["y"]) for element in root.iter() if element.get("class") == "fill"]
-    lines = [float(element.attrib["y"]) for element in named]
-    assert max(lines) < min(tops)
-    assert all(after - before >= 12 for before, after in itertools.pairwise(lines))
-    for element in named:
-        x = float(element.attrib["x"])
-        assert 0 <= x <= 1000 - 24 if element.attrib["text-anchor"] == "start" else 24 <= x <= 1000
+def test_labels_do_not_overlap_on_the_narrowest_screen(seconds):
+    """Regression: the percentiles of one inference were written over each other."""
+    found = Distribution.of(seconds)
+    for chart in (histogram_svg(found), percentiles_svg(found), curve_svg(found)):
+        for one, two in itertools.combinations(boxes(chart), 2):
+            is_apart = one[2] <= two[1] or two[2] <= one[1] or one[4] <= two[3] or two[4] <= one[3]
+            assert is_apart, (one, two)
+
+
+@given(st.one_of(latencies, skewed))
+def test_names_of_percentiles_are_above_the_bars(seconds):
+    chart = histogram_svg(Distribution.of(seconds))
+    named = [box for box in boxes(chart) if box[0].startswith("P")]
+    assert " ".join(box[0] for box in named).split()[0] == "P50"
+    tops = [
+        float(element.attrib["y"])
+        for element in ET.fromstring(chart).iter()
+        if element.get("class") == "fill"
+    ]
+    assert all(bottom < min(tops) and left >= 0 and right <= 1000 for _, left, right, _, bottom in named)
+
+
+def test_one_inference_has_a_sentence_and_no_charts():
+    text = latency_page({"": Distribution.of([0.023], what="inference")}, title="one")
+    assert "The inference took 23.0 ms." in text
+    assert "<svg" not in text
 
 
 def test_text_is_as_wide_as_asked_and_shows_every_bar():
@@ -146,7 +178,7 @@ def test_metrics_alone_give_figures_and_percentiles():
     found = Distribution.of_metrics(METRICS)
     assert found.text(found.percentiles["P99.9"]) == "800 ms"
     assert "#" not in latency_text(found)
-    text = latency_page(found, title="m")
+    text = latency_page({"": found}, title="m")
     assert text.count("<svg") == 1
     assert "<dd>99</dd>" in text
 

@@ -1,18 +1,18 @@
 """``openqaic plot FILE``: draws measurements as a picture, or prints figures in the terminal."""
 
 import argparse
-import json
 import shlex
 import shutil
 from codecs import BOM_UTF8, getincrementaldecoder
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 import qaic.stats
 from qaic import page
 from qaic.cli.console import Parser, in_flags, print_line, print_message, print_reports, print_text
+from qaic.cli.latency_results import Results, read_results
 from qaic.cli.openqaic.arguments import set_examples
 from qaic.cli.openqaic.program import wrote
 from qaic.errors import InputError
@@ -29,10 +29,9 @@ from qaic.support.open_regular import NotRegularError, read_regular
 _MAGIC: Final = b"OQSTATS1"
 # Number of bytes that are read to detect the type of a file.
 _HEAD_BYTES: Final = 1 << 16
-_LARGEST_METRICS_BYTES: Final = 1 << 20
 _EXPECTED: Final = (
-    "a latency report (.txt), a trace (.json), a stats buffer (.bin) or what get_metrics() returned as JSON "
-    "is expected"
+    "expected a latency report (.txt), a trace (.json), a stats buffer (.bin), or the JSON of "
+    "openqaic bench, qaic-runner or get_metrics()"
 )
 
 
@@ -46,6 +45,7 @@ def add_arguments(parser: Parser) -> None:
         parser,
         "openqaic plot measured/aic-profiling-program-0-latency.txt",
         "openqaic plot trace.json -o trace.html",
+        "openqaic plot bench.json -o bench.html",
     )
 
 
@@ -68,16 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
     if head.startswith(_MAGIC) or (qpc is not None and b"\0" in head):
         return _plot_buffer(path, target, qpc)
     if head.lstrip()[:1] in {b"{", b"["}:
-        metrics = _metrics(path, head)
-        if metrics is None:
-            return _plot_trace(path, target)
-        return _plot_latencies(path, target, Distribution.of_metrics(metrics), [])
+        results = read_results(path, head)
+        return _plot_trace(path, head, target) if results is None else _plot_latencies(path, target, results)
     if b"totalRoundtripTimeUs" in head:
         latencies = HostLatencies.of_file(path)
         total = latencies.columns["totalRoundtripTimeUs"]
         distribution = Distribution.of(total[np.isfinite(total)] / 1e6, what="inference")
-        reports = [REPORTS["host-latency"](Capture((), host=latencies))]
-        return _plot_latencies(path, target, distribution, reports)
+        report = REPORTS["host-latency"](Capture((), host=latencies))
+        return _plot_latencies(path, target, Results({"": distribution}, (report,)))
     raise InputError(f"{path} {_found(head)}; {_EXPECTED}", code="plot.foreign")
 
 
@@ -94,31 +92,29 @@ def _found(head: bytes) -> str:
     return f"begins with {mark}{begin!r}" if head else "is empty"
 
 
-def _metrics(path: Path, head: bytes) -> dict[str, Any] | None:
-    """Return the dictionary of ``get_metrics`` in a file; None if the file has other content."""
-    if b'"avg_latency"' not in head or path.stat().st_size > _LARGEST_METRICS_BYTES:
-        return None
-    try:
-        value = json.loads(read_regular(path, _LARGEST_METRICS_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {error}; {_EXPECTED}", code="plot.foreign") from error
-    return value if isinstance(value, dict) else None
-
-
-def _plot_latencies(
-    path: Path, target: Path | None, distribution: Distribution, reports: list[Report]
-) -> int:
-    if target is None:
+def _plot_latencies(path: Path, target: Path | None, results: Results) -> int:
+    if target is not None:
+        return _say(draw_latencies(results.latencies, target, title=path.name, reports=results.reports))
+    for name, distribution in results.latencies.items():
+        if len(results.latencies) > 1:
+            print_line(f"== {name} ==")
         print_text(latency_text(distribution, width=_width()))
-        if reports:
-            print_text("")
-            _show(*reports)
-        return 0
-    return _say(draw_latencies(distribution, target, title=path.name, reports=reports))
+        if results.reports:
+            print_line()
+    if results.reports:
+        _show(*results.reports)
+    return 0
 
 
-def _plot_trace(path: Path, target: Path | None) -> int:
-    timeline = timeline_of_trace(path)
+def _plot_trace(path: Path, head: bytes, target: Path | None) -> int:
+    try:
+        timeline = timeline_of_trace(path)
+    except InputError as error:
+        if b'"traceEvents"' in head or head.lstrip().startswith(b"["):
+            raise
+        raise InputError(
+            f"{path} is JSON without latencies or a trace; {_EXPECTED}", code="plot.foreign"
+        ) from error
     if target is None:
         _show(trace_figures(timeline))
         for note in timeline.notes:

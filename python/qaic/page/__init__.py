@@ -89,7 +89,7 @@ def write_latency(
         The file cannot be written.
     """
     suffix_of(path)
-    return draw_latencies(Distribution.of(latencies, what=what), path, title=title)
+    return draw_latencies({"": Distribution.of(latencies, what=what)}, path, title=title)
 
 
 def write_trace(

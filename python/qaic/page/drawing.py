@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,22 @@ _MOST_BOXES = 40_000
 _MOST_KINDS = 12
 
 
-def latency_png(distribution: Distribution, *, title: str) -> bytes:
-    """Return a picture of latencies: histogram and curve, or percentiles if only those are known.
+def latency_png(measured: Mapping[str, Distribution], *, title: str) -> bytes:
+    """Return a picture: for each measurement histogram and curve, or percentiles if only those are known.
 
-    Raises StateError if matplotlib is not installed.
+    `measured` maps the names of measurements to their latencies. Raises StateError if matplotlib is not
+    installed.
     """
-    figure = _figure((9.0, 6.4 if distribution.seconds is not None else 3.6))
+    heights = [6.4 if one.seconds is not None else 3.6 for one in measured.values()]
+    figure = _figure((9.0, sum(heights)))
+    parts = figure.subfigures(len(measured), height_ratios=heights, squeeze=False)[:, 0]
+    for part, (name, distribution) in zip(parts, measured.items(), strict=True):
+        _draw_latencies(part, distribution)
+        part.suptitle(f"{_plain(name or title)}: latency of {distribution.counted}")
+    return _png(figure)
+
+
+def _draw_latencies(figure: Any, distribution: Distribution) -> None:
     unit, per_second = distribution.unit
     if distribution.seconds is None:
         axes = figure.subplots()
@@ -44,8 +54,6 @@ def latency_png(distribution: Distribution, *, title: str) -> bytes:
         bars_axes, curve_axes = figure.subplots(2, 1)
         _draw_histogram(bars_axes, distribution)
         _draw_curve(curve_axes, distribution)
-    figure.suptitle(f"{_plain(title)}: latency of {distribution.counted}")
-    return _png(figure)
 
 
 def _draw_histogram(axes: Any, distribution: Distribution) -> None:
@@ -82,6 +90,7 @@ def _draw_curve(axes: Any, distribution: Distribution) -> None:
     above = int(np.count_nonzero(distribution.seconds > distribution.top))
     beyond = f"; {above} slower values are beyond the axis" if above else ""
     axes.set_xlabel(f"number of the {distribution.what}{beyond}")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(f"latency, {unit}")
     axes.set_ylim(0, distribution.top * per_second * 1.05 or 1)
     axes.grid(alpha=0.3)
@@ -189,13 +198,17 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def draw_latencies(
-    distribution: Distribution, path: str | os.PathLike[str], *, title: str, reports: Sequence[Report] = ()
+    measured: Mapping[str, Distribution],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    reports: Sequence[Report] = (),
 ) -> Path:
-    """Write a picture of latencies; reports are shown on pages only. Blocking."""
+    """Write a picture of the latencies of named measurements; reports are shown on pages only. Blocking."""
     if suffix_of(path) == ".png":
-        return write_bytes(path, latency_png(distribution, title=title))
+        return write_bytes(path, latency_png(measured, title=title))
 
-    return write_bytes(path, latency_page(distribution, title=title, reports=reports).encode())
+    return write_bytes(path, latency_page(measured, title=title, reports=reports).encode())
 
 
 def draw_timeline(timeline: Timeline, path: str | os.PathLike[str], *, title: str) -> Path:

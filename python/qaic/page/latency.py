@@ -82,11 +82,7 @@ class Distribution:
     @property
     def unit(self) -> tuple[str, float]:
         """The unit that suits most latencies, and the number of units in a second."""
-        typical = self.percentiles["P50"] or self.maximum
-        for name, per_second in (("s", 1.0), ("ms", 1e3)):
-            if typical * per_second >= 1:
-                return name, per_second
-        return "us", 1e6
+        return unit_of(self.percentiles["P50"] or self.maximum)
 
     @property
     def top(self) -> float:
@@ -107,6 +103,14 @@ class Distribution:
     def rows(self) -> list[tuple[str, float]]:
         """Names and seconds of all figures, from the minimum to the maximum."""
         return [("min", self.minimum), *self.percentiles.items(), ("max", self.maximum), ("mean", self.mean)]
+
+
+def unit_of(seconds: float) -> tuple[str, float]:
+    """Return the unit that suits a latency, and the number of units in a second."""
+    for name, per_second in (("s", 1.0), ("ms", 1e3)):
+        if seconds * per_second >= 1:
+            return name, per_second
+    return "us", 1e6
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,42 @@
-"""The page of latencies: figures, histogram, percentiles, curve over time, and reports if there are any."""
+"""The page of latencies: figures, histogram, percentiles and curve of each measurement, and reports."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from qaic import __version__
 from qaic.page.document import document
-from qaic.page.latency import PERCENTILES, Distribution, curve, edge_digits, histogram
+from qaic.page.latency import PERCENTILES, Distribution, curve, edge_digits, histogram, unit_of
 from qaic.report import Column, Report, Table
 from qaic.report.html import report_html, stat_cards_html, verdict_html
-from qaic.support.text import duration
+from qaic.support.text import counted, duration
 from qaic.support.text import escape_html as escape
 
-_WIDTH, _HEIGHT = 1000, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 22, 34
+_WIDTH, _HEIGHT = 1000, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 36, 36
 _BARS, _COLUMNS, _POINTS = 48, 450, 500
+_MOST_TICKS = 5
 _RULES = ("P50", "P90", "P99")
-#: height of a line of labels, and width for one label
-_RULE_LINE, _RULE_NAME = 12, 30
+#: largest width of the name of a percentile, in a chart as wide as a phone
+_RULE_NAME = 55
 
 
 def histogram_svg(distribution: Distribution) -> str:
     """Return the histogram. The latencies must be known."""
     assert distribution.seconds is not None  # noqa: S101 (callers look)
     bars = histogram(distribution.seconds, _BARS)
-    unit, per_second = distribution.unit
+    unit, per_second = unit_of(float(bars.edges[-1]))
     counts = [*bars.counts.tolist(), *([bars.above] if bars.above else [])]
     low, step = float(bars.edges[0]), float(bars.edges[1] - bars.edges[0])
     span = len(counts) * step
     highest, digits = max(counts), edge_digits(bars.edges, per_second)
     across = _scale(low, low + span, _LEFT, _WIDTH - _RIGHT)
-    up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP + _RULE_LINE * (len(_RULES) - 1))
+    up = _scale(0, highest, _HEIGHT - _BOTTOM, _TOP)
     last = low + len(bars.counts) * step
     pieces = [
-        *_x_ticks(across, low * per_second, last * per_second, per_second, unit),
-        *_y_ticks(up, highest, ""),
+        *_x_ticks(across, low * per_second, last * per_second, per_second),
+        *_y_ticks(up, highest),
     ]
     for place, count in enumerate(counts):
         begin = low + place * step
@@ -53,23 +54,28 @@ def histogram_svg(distribution: Distribution) -> str:
                 f"<title>{escape(named)}: {count} ({share:.2f} %)</title></rect>"
             )
     if bars.above:
-        pieces.append(_text(across(last + step / 2), _HEIGHT - 16, "more", "middle"))
-    shown = [
-        (name, across(distribution.percentiles[name]))
-        for name in _RULES
-        if distribution.percentiles[name] <= last
-    ]
-    for place, (name, x) in enumerate(shown):
-        # Labels are above the bars, each on its own line, because their positions may be close.
-        line = _RULE_LINE * (place + 1)
-        pieces.append(
-            f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{line - 8}" y2="{_HEIGHT - _BOTTOM}"/>'
-        )
-        is_near_end = x + _RULE_NAME > _WIDTH - _RIGHT
-        pieces.append(
-            _text(x - 3 if is_near_end else x + 3, line, name, "end" if is_near_end else "start", "rule-name")
-        )
+        pieces.append(_text(across(last + step / 2), _HEIGHT - _BOTTOM, "more", "middle", "1.5em"))
+    percentiles = {name: distribution.percentiles[name] for name in _RULES}
+    pieces += _rules({name: across(value) for name, value in percentiles.items() if value <= last})
     return _svg(f"Histogram of {distribution.count} latencies", pieces)
+
+
+def _rules(places: Mapping[str, float]) -> Iterable[str]:
+    """Yield a line for each percentile; lines that are close together have one label."""
+    groups: list[tuple[list[str], list[float]]] = []
+    for name, x in places.items():
+        yield f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{_HEIGHT - _BOTTOM}"/>'
+        if groups and x - groups[-1][1][-1] < _RULE_NAME * (len(groups[-1][0]) + 1):
+            groups[-1][0].append(name)
+            groups[-1][1].append(x)
+        else:
+            groups.append(([name], [x]))
+    for names, lines in groups:
+        text = " ".join(names)
+        if lines[-1] + _RULE_NAME * len(names) > _WIDTH - _RIGHT:
+            yield _text(lines[0] - 4, 0, text, "end", "1em", style="rule-name")
+        else:
+            yield _text(lines[-1] + 4, 0, text, "start", "1em", style="rule-name")
 
 
 def percentiles_svg(distribution: Distribution) -> str:
@@ -85,7 +91,7 @@ def percentiles_svg(distribution: Distribution) -> str:
         shares = np.array(ranks) / 100
         places = -np.log10(1 - shares)
         values = np.array([distribution.minimum, *distribution.percentiles.values()])
-    _, per_second = distribution.unit
+    per_second = unit_of(distribution.maximum)[1]
     across = _scale(0, max(float(places[-1]), 0.31), _LEFT, _WIDTH - _RIGHT)
     top = float(values.max()) * per_second or 1.0
     up = _scale(0, top, _HEIGHT - _BOTTOM, _TOP)
@@ -93,11 +99,11 @@ def percentiles_svg(distribution: Distribution) -> str:
         f"{across(place):.1f},{up(value * per_second):.1f}"
         for place, value in zip(places, values, strict=True)
     )
-    pieces = [*_y_ticks(up, top, distribution.unit[0]), f'<polyline class="curve" points="{points}"/>']
+    pieces = [*_y_ticks(up, top), f'<polyline class="curve" points="{points}"/>']
     for rank in (0, 50, 90, 99, 99.9, 99.99, 99.999):
         place = -math.log10(1 - rank / 100)
         if place <= places[-1] + 1e-9:
-            pieces.append(_text(across(place), _HEIGHT - 16, f"{rank:g} %", "middle"))
+            pieces.append(_text(across(place), _HEIGHT - _BOTTOM, f"{rank:g} %", "middle", "1.5em"))
     return _svg("Latency by percentile", pieces)
 
 
@@ -105,15 +111,15 @@ def curve_svg(distribution: Distribution) -> str:
     """Return the curve of latencies in the order of measurement. The latencies must be known."""
     seconds = distribution.seconds
     assert seconds is not None  # noqa: S101 (callers look)
-    unit, per_second = distribution.unit
     top = distribution.top
+    per_second = unit_of(top)[1]
     across = _scale(0, max(len(seconds) - 1, 1), _LEFT + 4, _WIDTH - _RIGHT - 4)
     up = _scale(0, top * per_second or 1.0, _HEIGHT - _BOTTOM, _TOP)
 
     def height(value: float) -> float:
         return up(min(value, top) * per_second)
 
-    pieces = [*_x_ticks(across, 0, len(seconds) - 1, 1, ""), *_y_ticks(up, top * per_second, unit)]
+    pieces = [*_x_ticks(across, 0, len(seconds) - 1, 1), *_y_ticks(up, top * per_second)]
     if len(seconds) <= _POINTS:
         pieces += [
             f'<circle class="dot" cx="{across(place):.1f}" cy="{height(value):.1f}" r="2.6">'
@@ -170,28 +176,30 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
     return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _x_ticks(
-    across: Callable[[float], float], low: float, high: float, per_second: float, unit: str
-) -> Iterable[str]:
-    for value in _ticks(low, high, 8):
-        if unit or value == round(value):
-            yield _text(across(value / per_second), _HEIGHT - 16, f"{value:g} {unit}".strip(), "middle")
+def _x_ticks(across: Callable[[float], float], low: float, high: float, per_second: float) -> Iterable[str]:
+    for value in _ticks(low, high, _MOST_TICKS):
+        yield _text(across(value / per_second), _HEIGHT - _BOTTOM, _number(value), "middle", "1.5em")
     yield (
         f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{_HEIGHT - _BOTTOM}" '
         f'y2="{_HEIGHT - _BOTTOM}"/>'
     )
 
 
-def _y_ticks(up: Callable[[float], float], high: float, unit: str) -> Iterable[str]:
+def _y_ticks(up: Callable[[float], float], high: float) -> Iterable[str]:
     for value in _ticks(0, high, 4):
         y = up(value)
         yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _text(_LEFT - 6, y + 4, f"{value:g} {unit}".strip(), "end")
+        yield _text(_LEFT - 6, y, _number(value), "end", "0.35em")
 
 
-def _text(x: float, y: float, text: str, anchor: str, style: str = "") -> str:
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
+def _text(x: float, y: float, text: str, anchor: str, down: str, *, style: str = "") -> str:
+    """Return a label; `down` is the distance of its base line from `y`, in sizes of the font."""
     named = f' class="{style}"' if style else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" dy="{down}" text-anchor="{anchor}"{named}>{escape(text)}</text>'
 
 
 def _svg(title: str, pieces: Sequence[str]) -> str:
@@ -201,20 +209,27 @@ def _svg(title: str, pieces: Sequence[str]) -> str:
     )
 
 
-def latency_page(distribution: Distribution, *, title: str, reports: Sequence[Report] = ()) -> str:
-    """Return the page as HTML."""
-    parts = [
-        ("overview", "Overview", _overview(distribution)),
-        ("distribution", "Distribution", _distribution(distribution)),
-    ]
-    if distribution.seconds is not None and distribution.count > 1:
-        chart = _figure(curve_svg(distribution), curve_note(distribution))
-        parts.append(("curve", "In measured order", chart))
-    parts += [(report.name, report.title, report_html(report)) for report in reports]
-    return document(title, f"Latency of {distribution.counted} \u00b7 openqaic {__version__}", parts)
+def latency_page(measured: Mapping[str, Distribution], *, title: str, reports: Sequence[Report] = ()) -> str:
+    """Return the page as HTML; `measured` maps the names of measurements to their latencies."""
+    if len(measured) == 1:
+        ((_, only),) = measured.items()
+        parts = [("overview", "Overview", _overview(only))]
+        parts += [("distribution", "Distribution", charts) for charts in (_charts(only),) if charts]
+        subtitle = f"Latency of {only.counted}"
+    else:
+        parts = [
+            (f"measurement-{number}", name, _overview(one) + _charts(one))
+            for number, (name, one) in enumerate(measured.items())
+        ]
+        subtitle = f"Latencies of {counted(len(measured), 'measurement')}"
+    shown = [(report.name, report.title, report_html(report)) for report in reports]
+    ordered = [*parts, *shown] if len(measured) == 1 else [*shown, *parts]
+    return document(title, f"{subtitle} \u00b7 openqaic {__version__}", ordered)
 
 
 def _overview(distribution: Distribution) -> str:
+    if distribution.count == 1:
+        return verdict_html([f"The {distribution.what} took {duration(1e6 * distribution.maximum)}."])
     middle, high = distribution.percentiles["P50"], distribution.percentiles["P99"]
     verdict = [
         f"Half of the {distribution.what}s take at most {duration(1e6 * middle)}, "
@@ -232,13 +247,22 @@ def _overview(distribution: Distribution) -> str:
     return verdict_html(verdict) + stat_cards_html(facts)
 
 
-def _distribution(distribution: Distribution) -> str:
-    curve = _figure(percentiles_svg(distribution), "Latency by percentile.")
+def _charts(distribution: Distribution) -> str:
+    """Return the charts; empty for one latency, which has no distribution."""
+    if distribution.count == 1:
+        return ""
+    percentiles = _figure(
+        percentiles_svg(distribution), f"Latency in {unit_of(distribution.maximum)[0]} by percentile."
+    )
     if distribution.seconds is None:
-        return curve
-    bars = _figure(histogram_svg(distribution), "Latency distribution.")
-    return bars + curve
+        return percentiles
+    last = float(histogram(distribution.seconds, _BARS).edges[-1])
+    bars = _figure(
+        histogram_svg(distribution), f"Number of {distribution.what}s by latency in {unit_of(last)[0]}."
+    )
+    order = f"Latency in {unit_of(distribution.top)[0]}, in measured order. {curve_note(distribution)}"
+    return bars + percentiles + _figure(curve_svg(distribution), order)
 
 
 def _figure(chart: str, caption: str) -> str:
-    return f'<figure class="latency-chart">{chart}<figcaption>{escape(caption)}</figcaption></figure>'
+    return f"<figure>{chart}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -17,7 +17,7 @@ from qaic.report.html import common_path, folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
 
 _WIDTH, _HEIGHT = 1000, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 30
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 36
 #: dB at the top of the chart, where larger values are drawn
 _MOST_DB: Final = 100.0
 _STEP_DB: Final = 20
@@ -39,7 +39,6 @@ def accuracy_page(reports: Sequence[Report], precisions: Sequence[PrecisionAccur
         "are the error that a node adds.</figcaption></figure>"
         for item in precisions
     )
-    charts = f'<div class="wide-charts">{charts}</div>'
     shapes = "".join(map(table_html, worst)) + "".join(worst_html(item) for item in precisions)
     parts = [
         ("verdict", "Verdict", verdict_html(first.verdict)),
@@ -163,9 +162,10 @@ def _axis() -> list[str]:
     for value in range(0, int(_MOST_DB) + 1, _STEP_DB):
         y = _y(value)
         lines.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>')
-    lines.append(f'<text x="{_LEFT}" y="{_HEIGHT - 10}" text-anchor="start">first node</text>')
-    lines.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 10}" text-anchor="end">last node</text>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y:.1f}" dy="0.35em" text-anchor="end">{value}</text>')
+    below = f'y="{_HEIGHT - _BOTTOM}" dy="1.5em"'
+    lines.append(f'<text x="{_LEFT}" {below} text-anchor="start">first node</text>')
+    lines.append(f'<text x="{_WIDTH - _RIGHT}" {below} text-anchor="end">last node</text>')
     return lines
 
 

@@ -161,7 +161,7 @@ SUBCOMMANDS = (
     Subcommand("serve", "answer requests for models over HTTP and gRPC"),
     Subcommand("devices", "list or watch devices"),
     Subcommand("cache", "list or remove compiled programs in the cache"),
-    Subcommand("plot", "draw a latency report, a trace, a stats buffer or metrics", "qaic.cli"),
+    Subcommand("plot", "draw latencies, a trace or a stats buffer", "qaic.cli"),
     Subcommand("demo", "compile a real model and classify files with it", "qaic.cli"),
     Subcommand("info", "show versions, the engine, devices and free cores", "qaic.cli"),
     Subcommand("explain", "explain an error code"),

@@ -86,7 +86,7 @@ def add_arguments(parser: Parser) -> None:
         "--output",
         metavar="FILE.json",
         type=Path,
-        help="write JSON with the latency of every inference",
+        help="write JSON with the latency of every inference; `openqaic plot` draws it",
     )
     add_device(parser)
     add_json(parser)
