@@ -1,5 +1,7 @@
 """The page of a comparison in a browser: it fits windows of every width, and its tables match the rows."""
 
+import json
+
 import pytest
 
 import accuracy_models as models
@@ -41,6 +43,23 @@ def test_it_fits_the_window(report, tmp_path, show, width):
     dom = show(page, drive)
     assert_healthy(dom)
     assert dom.root["data-wide"] == ""
+
+
+@pytest.mark.parametrize("width", [500, 1280, 1400, 2200])
+def test_labels_of_charts_have_one_size_at_every_width(report, tmp_path, show, width):
+    """Regression: labels grew with the chart, so some were tiny and others larger than titles."""
+    drive = f"""
+    document.body.style.width = "{width}px";
+    const sizes = [...document.querySelectorAll("figure text")].map((label) => {{
+      const chart = label.closest("svg");
+      return parseFloat(getComputedStyle(label).fontSize) * chart.clientWidth / chart.viewBox.baseVal.width;
+    }});
+    document.documentElement.dataset.sizes = JSON.stringify([Math.min(...sizes), Math.max(...sizes)]);
+    """
+    dom = show(report.page(tmp_path / "page.html"), drive, width)
+    assert_healthy(dom)
+    least, most = json.loads(dom.root["data-sizes"])
+    assert 11.5 < least <= most < 12.5
 
 
 def test_tables_hold_the_numbers_of_the_rows(report, tmp_path, show):

@@ -1,5 +1,6 @@
 """``qaic.check`` and ``openqaic check``: sections, JSON, pages, and refusals."""
 
+import html
 import json
 import re
 import shlex
@@ -23,7 +24,7 @@ from qaic.forecast.calibration import read
 from qaic.forecast.configurations import Fixed
 from qaic.forecast.memory import memory_of
 from qaic.forecast.speed import CARDS, Card
-from qaic.options.argv import read_argv
+from qaic.options.argv import read_argv, with_flags
 
 HEADER = "cores,instances,batch,set_size,inferences_per_s,latency_ms\n"
 
@@ -263,6 +264,24 @@ def test_measured_runs_move_the_forecast_and_narrow_it(model, runs):
     assert after.latency_s[2] / after.latency_s[1] < before.latency_s[2] / before.latency_s[1]
 
 
+def text_of(page):
+    """Return the text of a page between its heads and its foot."""
+    shown = page.read_text()
+    return html.unescape(re.sub("<[^>]*>", "", shown[shown.index("<main") : shown.index("</main>")]))
+
+
+def test_a_page_shows_flags_and_commands_as_the_terminal_does(tmp_path, capfd):
+    """Regression: a finding about weights had a keyword, and its command was in backquotes."""
+    path, page = tmp_path / "model.onnx", tmp_path / "check.html"
+    path.write_bytes(model_of(largest=1e6, dims=(1, 64)).SerializeToString())
+    assert main(["check", str(path), "-o", str(page)]) == 0
+    text = text_of(page)
+    assert "--clip-fp16-constants=false makes them infinite; openqaic accuracy MODEL --to fp16 shows" in text
+    assert "`" not in text
+    assert with_flags(text, "--") == text
+    assert "--clip-fp16-constants=false makes them infinite" in " ".join(capfd.readouterr().out.split())
+
+
 def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
     page = tmp_path / "check.html"
     assert main(["check", str(model), "-o", str(page)]) == 0
@@ -274,8 +293,8 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
     )
     assert "http://" not in text
     # A page names options in the form of the tool, and in the form of Python.
-    assert "needs samples of real data (--samples)." in text
-    assert "needs samples of real data (samples)." in qaic.check(model).page(page).read_text()
+    assert "needs samples of real data (--samples)." in text_of(page)
+    assert "needs samples of real data (samples)." in text_of(qaic.check(model).page(page))
     assert main(["check", str(model), "-o", str(tmp_path / "check.txt")]) == 2
     assert main(["check", str(model), "-o", str(model)]) == 2
     capfd.readouterr()

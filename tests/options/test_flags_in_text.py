@@ -17,6 +17,8 @@ from qaic.options.argv import read_argv, with_flags
             "e.g. onnx_define_symbol={'n': 4, 'm': 5}",
             "e.g. --onnx-define-symbol=n,4 --onnx-define-symbol=m,5",
         ),
+        ("clip_fp16_constants=False makes", "--clip-fp16-constants=false makes"),
+        ("compile with convert_to_fp16=True, and", "compile with --convert-to-fp16, and"),
         ("custom_io_list_file: no tensor", "--custom-IO-list-file: no tensor"),
     ],
 )

@@ -1,5 +1,6 @@
 """Pages in a browser: tables contain the numbers of the reports, a timeline is drawn, nothing fails."""
 
+import json
 import re
 
 import numpy as np
@@ -10,6 +11,8 @@ from browser import NEEDS_BROWSER, assert_healthy, opener
 from page_captures import HOSTILE, card, crowd, one_op
 from qaic import page
 from qaic.page.graph import Coloring, DrawnGraph, DrawnNode
+from qaic.page.latency import Distribution
+from qaic.page.latency_page import latency_page
 from qaic.report.html import is_facts
 from qaic.stats.reports import REPORTS, Capture, Column, Report, Table
 from qaic.support.text import duration
@@ -23,6 +26,37 @@ pytestmark = NEEDS_BROWSER
 def show(tmp_path_factory):
     with opener(tmp_path_factory.mktemp("browser")) as opened:
         yield opened
+
+
+@pytest.mark.parametrize("width", [500, 1400])
+def test_commands_are_whole_and_copied(tmp_path, show, width):
+    """Regression: commands were cut on narrow screens, and could only be copied by hand."""
+    line = (
+        "openqaic compile /models/a-long-name/resnet-50.onnx -o program --convert-to-fp16 --batchsize=8 -q=''"
+    )
+    hostile = f"openqaic inspect {'x' * 300} '<b>&amp;'"
+    steps = {"": line, "for `latency`, with --batchsize": hostile}
+    path = tmp_path / "page.html"
+    path.write_text(
+        latency_page({"": Distribution.of([1.0])}, title="t", reports=[Report("r", "R", [], [], steps)])
+    )
+    drive = f"""
+    document.body.style.width = "{width}px";
+    const copied = [];
+    const clipboard = {{ writeText: async (text) => copied.push(text) }};
+    Object.defineProperty(navigator, "clipboard", {{ value: clipboard }});
+    const items = [...document.querySelectorAll(".commands li")];
+    for (const item of items) item.querySelector("button").click();
+    await after(() => {{}});
+    const isCut = (part) => part.clientWidth && part.scrollWidth > part.clientWidth + 1;
+    const cut = items.filter((item) => [item, ...item.children].some(isCut));
+    document.documentElement.dataset.copied = JSON.stringify(copied);
+    document.documentElement.dataset.cut = String(cut.length);
+    """
+    dom = show(path, drive)
+    assert_healthy(dom)
+    assert json.loads(dom.root["data-copied"]) == [line, hostile]
+    assert dom.root["data-cut"] == "0"
 
 
 def test_tables_hold_the_numbers_of_the_reports(tmp_path, show):

@@ -29,9 +29,9 @@ def decibels(signal: float, noise: float) -> float:
 def decibel_text(value: float) -> str:
     """Return a ratio as text for people."""
     if math.isnan(value):
-        return "no number"
+        return "not known"
     if math.isinf(value):
-        return "equal" if value > 0 else "not finite"
+        return "no error" if value > 0 else "not finite"
     return f"{value:.1f} dB"
 
 

@@ -2,7 +2,7 @@
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from qaic.compiler.ir.quantization import QuantParams
 class Reason(enum.StrEnum):
     """Reason for a different result of a node."""
 
+    MASKED = "masked"
     OVERFLOW = "overflow"
     UNDERFLOW = "underflow"
     SATURATION = "saturation"
@@ -42,9 +43,12 @@ OUTLIER_LEVELS: Final = 8.0
 #: power of an operand over that of the result, and the loss of a result against its operands in dB
 CANCELLED_POWER: Final = 100.0
 CANCELLED_DB: Final = 10.0
+#: largest score that is masked: its exponential is 0 in float32
+MASKED_SCORE: Final = -1000.0
 #: smallest part of the own error that comes from weights
 WEIGHT_PART: Final = 0.5
 
+_SOFTMAX: Final = frozenset({"Softmax", "LogSoftmax"})
 _SUMS: Final = frozenset({"Add", "Sub", "Sum"})
 _REDUCTIONS: Final = frozenset(
     {
@@ -95,6 +99,28 @@ def reason_of(node: ObservedNode, own: Measured, others: Mapping[str, Measured])
     if own.weights_share >= WEIGHT_PART:
         return Reason.WEIGHTS
     return Reason.ACCUMULATION if node.op_type in _REDUCTIONS else Reason.NONE
+
+
+def masked_values(
+    nodes: Sequence[ObservedNode],
+    minima: Mapping[str, float],
+    measured: Mapping[str, Measured],
+    outputs: Container[str],
+) -> set[str]:
+    """Return the values with masked scores, whose large negative constants Softmax turns into 0.
+
+    Only Softmax, and nodes that add masks to scores, read these values. `nodes` are in topological order,
+    `minima` and `measured` belong to their values, and `outputs` are the names of the program's outputs.
+    """
+    masked: set[str] = set()
+    others = {node.value for node in nodes if node.name in outputs}
+    for node in reversed(nodes):
+        is_softmax = node.op_type in _SOFTMAX and measured[node.value].inherited_sqnr_db > -math.inf
+        takes_masks = is_softmax or node.value in masked - others
+        for name in node.inputs:
+            has_masks = takes_masks and minima.get(name, 0.0) <= MASKED_SCORE
+            (masked if has_masks else others).add(name)
+    return masked - others
 
 
 def _levels(params: QuantParams) -> int:

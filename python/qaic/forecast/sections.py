@@ -175,12 +175,12 @@ def _precision(one: Checked) -> Section:
         return _section(
             "Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data={"measured": True}
         )
-    losses = [item.message for item in one.warnings if item.code.startswith("float16.")]
-    sentences = [f"Weights: {text}." for text in losses]
+    losses = [item for item in one.warnings if item.code.startswith("float16.")]
+    sentences: list[str] = [Prose(f"Weights: {item.message}.", names=item.nodes) for item in losses]
     if not losses and "fp16" in one.precision:
-        sentences = ["All weights are in the range of float16."]
+        sentences.append("All weights are in the range of float16.")
     sentences.append(Prose("An assessment of activations needs samples of real data.", options=("samples",)))
-    data = {"measured": False, "findings": losses}
+    data = {"measured": False, "findings": [item.message for item in losses]}
     verdict = "perhaps" if losses else "unknown"
     return _section("Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data=data)
 

@@ -243,6 +243,7 @@ _QUOTED: Final = r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|"(?:[^"\\\n]|\\.)*"|`[^`\n
 _IN_FILE: Final = r" \([^()\n]*, line \d+\)"
 #: keys of the context of errors whose values name options
 _OF_OPTIONS: Final = frozenset({"option", "options", "problems"})
+_TRUTH: Final = re.compile(r"=(True|False)\b")
 _CLOSING: Final = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -298,7 +299,9 @@ def _pattern(own: tuple[str, ...], names: frozenset[str]) -> re.Pattern[str]:
 
 
 def _value(text: str, place: int) -> tuple[object, int]:
-    """Read ``={...}`` or ``=[...]`` after a keyword; returns the value and its end."""
+    """Read ``={...}``, ``=[...]`` or a truth value after a keyword; returns the value and its end."""
+    if found := _TRUTH.match(text, place):
+        return found[1] == "True", found.end()
     closing = _CLOSING.get(text[place + 1 : place + 2]) if text[place : place + 1] == "=" else None
     end = place
     while closing is not None and (end := text.find(closing, end + 1)) >= 0:

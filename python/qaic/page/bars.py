@@ -6,7 +6,7 @@ from typing import Final
 
 from qaic.page.kind_colors import OTHER, PALETTE, color_of
 from qaic.report import Report, Table
-from qaic.report.html import common_path, report_html, verdict_html
+from qaic.report.html import common_path, prose_html, report_html, verdict_html
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded
@@ -83,8 +83,8 @@ def advice_html(table: Table) -> str:
     if not table.rows:
         return f'<h3>{escape(table.title)}</h3><p class="note">No rule found a problem.</p>'
     items = "".join(
-        f"<li><strong>{escape(hazard)}</strong><p>{escape(reason)}</p>"
-        f'<p class="remedy">{escape(remedy)}</p></li>'
+        f"<li><strong>{prose_html(hazard)}</strong><p>{escape(reason)}</p>"
+        f'<p class="remedy">{prose_html(remedy)}</p></li>'
         for hazard, reason, remedy in table.rows
     )
     return f'<h3>{escape(table.title)}</h3><ol class="advice">{items}</ol>'

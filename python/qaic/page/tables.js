@@ -1,8 +1,11 @@
-// Tables that are complete without this script; it lets people sort, filter and copy them.
+// Tables and commands that are complete without this script; it lets people sort, filter and copy them.
 
 const tables = {
   enhance(root) {
     for (const block of root.querySelectorAll(".table-block")) tables.enhanceBlock(block);
+    for (const line of root.querySelectorAll(".commands li")) {
+      line.append(tables.copyButton("Copy the command", () => line.querySelector(":scope > code").textContent));
+    }
     for (const cell of root.querySelectorAll("td.share")) {
       const share = Math.min(100, Math.max(0, Number(cell.dataset.v)));
       if (Number.isFinite(share)) cell.style.setProperty("--share", String(share));
@@ -41,15 +44,7 @@ const tables = {
       }
       count.textContent = words.length ? `${shown} of ${total}` : total;
     });
-    const copy = document.createElement("button");
-    copy.type = "button";
-    copy.textContent = "Copy";
-    copy.title = "Copy the rows that are shown, as columns divided by tabs";
-    copy.addEventListener("click", async () => {
-      const done = await tables.copyText(tables.asText(table));
-      copy.textContent = done ? "Copied" : "Select and copy by hand";
-      setTimeout(() => { copy.textContent = "Copy"; }, 1600);
-    });
+    const copy = tables.copyButton("Copy the rows that are shown, as columns divided by tabs", () => tables.asText(table));
     if (rows.length > 8) tools.append(filter);
     count.classList.add("push");
     tools.append(count, copy);
@@ -78,6 +73,19 @@ const tables = {
       return sign * (a - b);
     });
     body.append(...keyed.map(([, row]) => row));
+  },
+
+  copyButton(title, text) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.title = title;
+    button.addEventListener("click", async () => {
+      const done = await tables.copyText(text());
+      button.textContent = done ? "Copied" : "Select and copy by hand";
+      setTimeout(() => { button.textContent = "Copy"; }, 1600);
+    });
+    return button;
   },
 
   asText(table) {

@@ -1,6 +1,7 @@
 """Reports as HTML. Scripts only add sorting, filtering and copying."""
 
 import os.path
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,9 @@ _NARROW = 4
 #: smallest number of names, and length of their common path, for which the path is shown once
 _FEWEST_NAMES = 3
 _LEAST_PREFIX = 6
+#: an option, and a command in backquotes
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
+_COMMAND = re.compile(r"`([^`\n]+)`")
 #: microseconds of each unit of time
 _TIMES = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
@@ -39,10 +43,10 @@ def report_html(report: Report, most_rows: int = MOST_ROWS) -> str:
         stat_cards_html(table) if is_facts(table) else table_html(table, most_rows) for table in report.tables
     )
     lines = "".join(
-        f"<li>{escape(purpose or 'next')}: <code>{escape(line)}</code></li>"
+        f"<li><span>{prose_html(purpose or 'next')}:</span> <code>{_words_html(line)}</code></li>"
         for purpose, line in report.next_steps.items()
     )
-    parts = (verdict_html(report.verdict), *tables, f"<ul>{lines}</ul>" if lines else "")
+    parts = (verdict_html(report.verdict), *tables, f'<ul class="commands">{lines}</ul>' if lines else "")
     return "\n".join(part for part in parts if part)
 
 
@@ -50,7 +54,18 @@ def verdict_html(sentences: Sequence[str]) -> str:
     """Return the verdict of a report as a list."""
     if not sentences:
         return ""
-    return '<ul class="verdict">' + "".join(f"<li>{escape(line)}</li>" for line in sentences) + "</ul>"
+    return '<ul class="verdict">' + "".join(f"<li>{prose_html(line)}</li>" for line in sentences) + "</ul>"
+
+
+def prose_html(text: object) -> str:
+    """Return a text as HTML, with commands in backquotes as code, and options that do not break."""
+    marked = _FLAG.sub(r'<span class="flag">\g<0></span>', escape(text))
+    return _COMMAND.sub(r"<code>\1</code>", marked)
+
+
+def _words_html(line: str) -> str:
+    """Return a command line whose words do not break; a browser would break them behind hyphens."""
+    return " ".join(f'<span class="word">{escape(word)}</span>' for word in line.split(" "))
 
 
 def is_facts(table: Table) -> bool:
@@ -130,7 +145,7 @@ def table_html(table: Table, most_rows: int = MOST_ROWS) -> str:
 
 
 def _notes(notes: Iterable[str]) -> str:
-    return "".join(f'<p class="note">{escape(note)}</p>' for note in notes if note)
+    return "".join(f'<p class="note">{prose_html(note)}</p>' for note in notes if note)
 
 
 def _column_html(column: Column, cells: Sequence[Cell]) -> list[str]:

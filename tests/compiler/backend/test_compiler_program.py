@@ -522,10 +522,10 @@ def test_build_works_where_locks_do_not(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "became", "value"),
     [
-        ({}, "the largest finite value (clip_fp16_constants=false makes them infinite; ", 65504),
+        ({}, "the largest finite value (clip_fp16_constants=False makes them infinite; ", 65504),
         (
             {"clip_fp16_constants": False},
-            "infinite (clip_fp16_constants is false; ",
+            "infinite (clip_fp16_constants=False; ",
             np.inf,
         ),
     ],

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from qaic import __version__, _core
 from qaic.accuracy.metrics import BINS, LEAST_EXPONENT, decibel_text
+from qaic.accuracy.reasons import Reason
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.tables import WORST_NODES
+from qaic.compiler.diagnostics.messages import listing
 from qaic.page.document import document
 from qaic.report import Report
 from qaic.report.html import common_path, folded, table_html, verdict_html
 from qaic.support.text import escape_html as escape
+from qaic.support.text import three_digits
 
 _WIDTH, _HEIGHT = 1000, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 16, 36
@@ -36,7 +39,7 @@ def accuracy_page(reports: Sequence[Report], precisions: Sequence[PrecisionAccur
     charts = "".join(
         f"<figure>{errors_svg(item)}<figcaption>{escape(item.to)}: the line is the SQNR in dB of each result "
         "in the deployed program, in the order of the graph; bars, drawn from the top, "
-        "are the error that a node adds.</figcaption></figure>"
+        f"are the error that a node adds. {escape(_masked_note(item))}</figcaption></figure>"
         for item in precisions
     )
     shapes = "".join(map(table_html, worst)) + "".join(worst_html(item) for item in precisions)
@@ -51,6 +54,19 @@ def accuracy_page(reports: Sequence[Report], precisions: Sequence[PrecisionAccur
     versions = f"openqaic {__version__} \u00b7 onnxruntime {_core.engine_info()[1]}"
     return document(
         first.title, f"float32 compared with {names} \u00b7 {versions}", parts, by="the virtual card"
+    )
+
+
+def _masked_note(item: PrecisionAccuracy) -> str:
+    """Return why the line falls or rises at masked scores; empty without any."""
+    masked = item.nodes[item.nodes["reason"] == Reason.MASKED.value]
+    if not len(masked):
+        return ""
+    least = float(masked["minimum"].min())
+    return (
+        f"Masked scores are in {listing(masked['name'].tolist())}: constants such as {three_digits(least)}, "
+        "which Softmax turns into 0. They dominate the SQNR, so the line falls or rises there without an "
+        "effect on later nodes."
     )
 
 
@@ -70,8 +86,8 @@ def errors_svg(item: PrecisionAccuracy) -> str:
         x = _LEFT + at * step
         worst = min(part, key=lambda row: _limited(row["own_sqnr_db"]))
         text = (
-            f"{worst['name']} ({worst['op_type']}): inherited {decibel_text(worst['inherited_sqnr_db'])}, "
-            f"own {decibel_text(worst['own_sqnr_db'])}"
+            f"{worst['name']} ({worst['op_type']}): inherited SQNR "
+            f"{decibel_text(worst['inherited_sqnr_db'])}, own SQNR {decibel_text(worst['own_sqnr_db'])}"
             + ("" if worst["reason"] == "none" else f", {worst['reason']}")
         )
         pieces.append(
@@ -95,7 +111,9 @@ def worst_html(item: PrecisionAccuracy) -> str:
             continue
         is_half = bool(node["precision"] == "fp16")
         has_limits |= is_half
-        text = f"{node['name'][len(path) :]} ({node['op_type']}): own {decibel_text(node['own_sqnr_db'])}"
+        text = (
+            f"{node['name'][len(path) :]} ({node['op_type']}): own SQNR {decibel_text(node['own_sqnr_db'])}"
+        )
         if node["reason"] != "none":
             text += f", {node['reason']}"
         picture = histogram_svg(*counts, label=f"values of {node['name']} in {item.to}", has_half=is_half)
@@ -124,7 +142,7 @@ def histogram_svg(
         high = max(high, _HALF_HIGH)
     places = [0, *range(low, high + 1), BINS - 1]
     most = max(1, int(reference.max()), int(deployed.max()))
-    width, height, foot = 320, 120, 18
+    width, height, foot = 320, 124, 22
     step = width / len(places)
     pieces = []
     points = []

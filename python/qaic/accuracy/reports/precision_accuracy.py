@@ -15,7 +15,7 @@ from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.metrics import OutputAccuracy, decibel_text
 from qaic.accuracy.observed import ObservedNode
-from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, measured, reason_of
+from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, masked_values, measured, reason_of
 from qaic.report import Prose
 from qaic.support.text import counted, percentage, three_digits
 
@@ -143,11 +143,19 @@ class PrecisionAccuracy:
     def _measured(self) -> list[tuple[Measured, Reason]]:
         found: list[tuple[Measured, Reason]] = []
         known: dict[str, Measured] = {}
-        for node, row in zip(self._capture.nodes, self._capture.sums, strict=True):
-            own = measured(dict(zip(FIELDS, row.tolist(), strict=True)))
+        minima: dict[str, float] = {}
+        nodes = self._capture.nodes
+        for node, row in zip(nodes, self._capture.sums, strict=True):
+            sums = dict(zip(FIELDS, row.tolist(), strict=True))
+            own = measured(sums)
             found.append((own, reason_of(node, own, known)))
             known[node.value] = own
-        return found
+            minima[node.value] = sums["minimum"]
+        masked = masked_values(nodes, minima, known, {output.name for output in self.outputs})
+        return [
+            (own, Reason.MASKED if node.value in masked else reason)
+            for node, (own, reason) in zip(nodes, found, strict=True)
+        ]
 
     @cached_property
     def nodes(self) -> NDArray[np.void]:
@@ -212,6 +220,7 @@ class PrecisionAccuracy:
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
         chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
         if chosen is None and self.verdict in {"fair", "wrong"}:
+            pairs = [pair for pair in pairs if pair[1][1] is not Reason.MASKED]
             with_reason = [pair for pair in pairs if pair[1][1] is not Reason.NONE]
             chosen = min(with_reason or pairs, key=_loss, default=None)
         if chosen is None:
@@ -247,7 +256,7 @@ class PrecisionAccuracy:
         loses = [
             at
             for at, (_, (own, reason)) in enumerate(pairs)
-            if own.own_sqnr_db < math.inf or reason is not Reason.NONE
+            if reason is not Reason.MASKED and (own.own_sqnr_db < math.inf or reason is not Reason.NONE)
         ]
         return sorted(loses, key=order)[:count]
 
@@ -300,7 +309,11 @@ class PrecisionAccuracy:
         yield from self._card_sentences()
         yield from self._decoding_sentences()
         for output in self.outputs:
-            yield f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}: {_figures(output)}."
+            figures = ", ".join(_figures(output))
+            yield (
+                f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}"
+                f"{f': {figures}' if figures else ''}."
+            )
         offender = self.first_offender
         if offender is not None:
             yield Prose(f"{self.to}: first offender is {offender}", names=(offender.name, offender.op_type))
@@ -334,26 +347,28 @@ def _verdict(output: OutputAccuracy) -> str:
     return "wrong" if output.sqnr_db < WRONG_DB and (not decides or output.same < _WRONG_SAME) else "fair"
 
 
-def _figures(output: OutputAccuracy) -> str:
-    parts = [f"SQNR {decibel_text(output.sqnr_db)}", f"cosine {three_digits(output.cosine)}"]
-    if not math.isnan(output.same):
-        parts.append(f"{percentage(100 * output.same)} % equal decisions")
-    parts.append(f"largest error {three_digits(output.largest_error)}")
+def _figures(output: OutputAccuracy) -> Iterator[str]:
+    """Yield the errors of an output; only remarks if it has none."""
+    if not output.is_equal:
+        yield f"SQNR {decibel_text(output.sqnr_db)}"
+        yield f"cosine {three_digits(output.cosine)}"
+        if not math.isnan(output.same):
+            yield f"{percentage(100 * output.same)} % equal decisions"
+        yield f"largest error {three_digits(output.largest_error)}"
     channel = output.worst_channel
     if output.is_dead:
-        parts.append("one constant value where float32 varies")
+        yield "one constant value where float32 varies"
     elif channel is not None and (channel.is_dead or channel.sqnr_db < WRONG_DB):
         lost = "one constant value" if channel.is_dead else f"SQNR {decibel_text(channel.sqnr_db)}"
-        parts.append(f"channel {channel.index} of dimension {channel.axis} has {lost}")
+        yield f"channel {channel.index} of dimension {channel.axis} has {lost}"
     if output.not_finite:
-        parts.append(
+        yield (
             f"{output.not_finite} of {output.elements} elements are not finite even in float32 and are not "
             "compared: check the samples"
         )
     if output.first_not_finite is not None:
         sample, element = output.first_not_finite
-        parts.append(f"not finite from element {element} of sample {sample + 1} on")
-    return ", ".join(parts)
+        yield f"not finite from element {element} of sample {sample + 1} on"
 
 
 def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:

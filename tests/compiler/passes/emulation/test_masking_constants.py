@@ -90,7 +90,7 @@ def test_it_is_said_once(caplog):
     assert caplog.messages == []
     assert [item.message for item in overflow_warning(program.overflows)] == [
         "1 constant beyond the range of float16 became the largest finite value "
-        "(clip_fp16_constants=false makes them infinite; `openqaic accuracy MODEL --to fp16` shows the "
+        "(clip_fp16_constants=False makes them infinite; `openqaic accuracy MODEL --to fp16` shows the "
         "effect on accuracy): 'least' (-3.4e+38, read by 'masked')"
     ]
 

@@ -147,9 +147,9 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
     if overflows.counts:
         names, total = sorted(overflows.counts), sum(overflows.counts.values())
         became = (
-            "the largest finite value (clip_fp16_constants=false makes them infinite"
+            "the largest finite value (clip_fp16_constants=False makes them infinite"
             if overflows.clip
-            else "infinite (clip_fp16_constants is false"
+            else "infinite (clip_fp16_constants=False"
         )
         yield Diagnostic(
             "warning",
