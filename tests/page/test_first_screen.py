@@ -6,6 +6,7 @@ import pytest
 
 import stats_captures as made
 from page_captures import HOSTILE, one_op
+from qaic import __version__
 from qaic.page.bars import changed_nodes, costliest_nodes
 from qaic.page.kind_colors import PALETTE
 from qaic.page.timeline.capture_page import capture_page
@@ -124,3 +125,41 @@ def test_the_page_states_how_many_samples_an_inference_has_if_an_option_set_it(s
     buffer = made.buffer(program, {(0, 0): ops}, span=(90, 120), device=1, batch_size=samples)
     stated = re.findall(r"\d+ samples per inference|batch \d+", capture_page(Capture([buffer]), []))
     assert stated == ([] if samples == 1 else ["4 samples per inference"])
+
+
+def rounded(*nodes):
+    """Each node is (path, kind, microseconds, microseconds of its rounding)."""
+    return capture(
+        *(part for path, kind, own, cast in nodes for part in ((path, kind, own), (path, "Cast", cast)))
+    )
+
+
+def test_casts_that_round_results_belong_to_their_nodes():
+    """Regression: in float16, most nodes were named Cast."""
+    found = rounded(
+        ("/m", "MatMul", 10, 40), ("/s", "Mul", 4, 30), ("/t", "Transpose", 3, 5), ("/c", "Cast", 8, 1)
+    )
+    assert [(name, said.split()[-1]) for name, _, said in bars(costliest_nodes(found))] == [
+        ("/m", "MatMul"),
+        ("/s", "Mul"),
+        ("/c", "Cast"),
+        ("/t", "Transpose"),
+    ]
+    (verdict,) = REPORTS["ops"](found).verdict
+    assert verdict == (
+        "Cast takes 83.2 % of the 101 us that operations took; it converts operands and results of "
+        "MatMul 40.0 us, Mul 30.0 us, Transpose 5.00 us"
+    )
+    (verdict,) = REPORTS["ops"](capture(("/m", "MatMul", 10), ("/c", "Cast", 4))).verdict
+    assert verdict == "MatMul takes 71.4 % of the 14.0 us that operations took"
+
+
+@pytest.mark.parametrize(
+    ("producer", "said"), [("openqaic", ""), ("", ""), ("a card", "; measured by a card")]
+)
+def test_the_foot_names_another_program_that_measured(producer, said):
+    program = made.cpu_program([("/a", "Conv")])
+    executions = {(0, 0): [{"oc": 0, "start_u": 0, "dur_u": 5, "flags": 64}]}
+    found = Capture([made.buffer(program, executions, meta={"producer": producer}, device=1)])
+    foot = capture_page(found, []).partition("<footer>")[2]
+    assert foot.startswith(f"Written by openqaic {__version__}{said}. This file")

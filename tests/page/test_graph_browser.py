@@ -52,6 +52,17 @@ def test_a_small_graph_shows_every_node(tmp_path, show):
     assert int(facts(dom)["data-drawn"]) > 0
 
 
+@pytest.mark.parametrize("count", [10, 14])
+def test_a_graph_that_nearly_fits_is_shown_whole(tmp_path, show, count):
+    """Regression: the last node was cut."""
+    path = write(chain(count), tmp_path / "page.html")
+    dom = show(path, f"{PART} document.documentElement.dataset.area = part('area').clientHeight;")
+    assert_healthy(dom)
+    # Nodes are 40 high, with 34 between them and 20 around them.
+    height = 74 * count - 34 + 40
+    assert float(facts(dom)["data-scale"]) * height <= int(dom.root["data-area"]) + 1
+
+
 def test_a_graph_that_is_wider_than_its_area_begins_at_its_edge(tmp_path, show):
     nodes = [DrawnNode(f"n{place}", "Add", []) for place in range(40)] + [DrawnNode("sum", "Sum", [])]
     edges = [(place, 40, f"v{place}") for place in range(40)]

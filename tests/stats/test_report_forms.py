@@ -3,6 +3,7 @@
 import sys
 import types
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -44,13 +45,20 @@ def test_percentages_are_0_or_100_only_if_they_are(value):
     shown = rows_text(columns, [(value,)]).split()[-1]
     text = shown.replace(",", "")
     assert (float(text) == 0) == (value == 0)
-    assert abs(float(text)) != 100 or abs(value) >= 100
+    assert abs(float(text)) != 100 or abs(value) >= 100 - 1e-10
     assert float(text) == pytest.approx(value, abs=0.0501 if abs(value) < 100.05 else 0.501)
     assert f">{shown}</td>" in Table("t", "t", columns, [(value,)])._repr_html_()
     if 0.05 < abs(value) < 99.94:
         assert text == f"{value:.1f}"
     if 0 < abs(value) < 0.05:
         assert len(text.lstrip("-0.")) == 1
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=40))
+def test_all_shares_together_are_100(times):
+    """Regression: 99.99999999999999 was shown."""
+    together = 100 * float(np.sum(times)) / sum(reversed(times))
+    assert rows_text((Column("share", kind="percent"),), [(together,)]).split()[-1] == "100.0"
 
 
 @pytest.mark.parametrize("size", [24, 25])

@@ -40,7 +40,7 @@ def diff_html(report: Report) -> str:
 
 def costliest_nodes(capture: Capture) -> str:
     """Return the nodes that take the most time, as bars in the color of the kind that takes most of each."""
-    sums = Sums(capture.typical, lambda facts: Coded.joined(facts.nodes, facts.kinds))
+    sums = Sums(capture.typical, lambda facts: Coded.joined(facts.nodes, facts.node_kinds))
     total = sums.total()
     nodes: dict[str, dict[str, float]] = {}
     for (node, kind), time in sums.of().items():

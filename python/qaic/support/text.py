@@ -13,6 +13,8 @@ _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 5000
 #: range of numbers that are written without a power of ten
 _SMALLEST, _LARGEST = 1e-7, 1e15
+#: largest error of rounding of a percentage
+_ROUNDING_PERCENT: Final = 1e-10
 #: microseconds of each unit of time
 _UNITS: Final = (("s", 1e6), ("ms", 1e3), ("us", 1.0), ("ns", 1e-3))
 
@@ -58,7 +60,9 @@ def percentage(percent: float) -> str:
     """
     if abs(percent) >= 100.05:
         return three_digits(float(percent))
-    rest = min(abs(percent), 100 - abs(percent))
+    missing = 100 - abs(percent)
+    # A sum of shares misses 100 by errors of rounding.
+    rest = min(abs(percent), missing if abs(missing) > _ROUNDING_PERCENT else 0.0)
     # The exponent after rounding to one digit.
     decimals = -int(f"{rest:.0e}".partition("e")[2]) if 0 < rest <= 0.05 else 1
     return f"{percent:.{decimals}f}"

@@ -67,8 +67,8 @@ class Graph {
     const { layout, drawing } = this;
     const [width, height] = [layout.right - layout.left + 40, layout.bottom - layout.top + 40];
     const whole = Math.min(1.1, drawing.width / width, drawing.height / height);
-    // A large graph begins at its top, in a size that can be read.
-    const scale = Math.max(whole, 0.7);
+    // A graph is shown whole if it can be read then; a larger one begins at its top.
+    const scale = whole >= 0.6 ? whole : 0.7;
     // The first node is in the middle, unless there is nothing beside it: on a narrow screen half of the area would be empty.
     const half = drawing.width / 2 / scale;
     const first = Math.min(Math.max(layout.boxes[0]?.x ?? 0, layout.left - 20 + half), layout.right + 20 - half);

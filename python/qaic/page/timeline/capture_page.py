@@ -112,7 +112,6 @@ def _device(capture: Capture) -> str:
 
 
 def _producers(capture: Capture) -> str:
-    producers = dict.fromkeys(
-        str(buffer.meta.get("producer")) for buffer in capture.buffers if buffer.meta.get("producer")
-    )
-    return ", ".join(producers)
+    """Return what measured, except openqaic, which also wrote the page."""
+    producers = dict.fromkeys(str(buffer.meta.get("producer") or "") for buffer in capture.buffers)
+    return ", ".join(name for name in producers if name not in {"", "openqaic"})

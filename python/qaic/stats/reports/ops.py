@@ -16,6 +16,9 @@ from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.time.overhead import marked
 from qaic.support.text import duration
 
+#: kinds of nodes that a sentence names
+_SERVED: Final = 3
+
 
 def ops(capture: Capture) -> Report:
     """Report the time by kind, engine, memory and types of the operands, and by category."""
@@ -38,6 +41,13 @@ def ops(capture: Capture) -> Report:
     if rows:
         first, part, total = rows[0][0], table.column("share")[0] or 0.0, duration(sums.total())
         verdict = [f"{first} takes {part:.1f} % of the {total} that operations took"]
+        by_node = Sums(capture, lambda facts: Coded.joined(facts.kinds, facts.node_kinds)).of()
+        served = {node: time for (kind, node), time in by_node.items() if kind == first != node}
+        if served:
+            named = [
+                f"{node} {duration(served[node])}" for node in sorted(served, key=lambda node: -served[node])
+            ]
+            verdict[0] += f"; it converts operands and results of {', '.join(named[:_SERVED])}"
     return Report("ops", "Operations by kind", verdict, [table])
 
 

@@ -209,6 +209,20 @@ class OpInfo:
         return Coded(known.codes[self.kinds.codes], known.values)
 
     @cached_property
+    def node_kinds(self) -> Coded:
+        """Kinds of the nodes: operations that convert for a node have the kind of what the node computes."""
+        kinds = [self.kinds[op] for op in range(len(self))]
+        ranks = [2 if kind == "Cast" else int(category_of(kind) == CONVERT) for kind in kinds]
+        computing: dict[str, tuple[int, str]] = {}
+        for path, rank, kind in zip(self.paths, ranks, kinds, strict=True):
+            if rank < computing.get(path, (3, ""))[0]:
+                computing[path] = rank, kind
+        return Coded.of(
+            computing[path][1] if rank else kind
+            for path, rank, kind in zip(self.paths, ranks, kinds, strict=True)
+        )
+
+    @cached_property
     def is_bookkeeping(self) -> NDArray[np.bool_]:
         """True for operations that are no work of the model."""
         codes = [place for place, category in enumerate(self.categories.values) if category in BOOKKEEPING]
