@@ -204,7 +204,7 @@ def test_a_page_of_latencies_holds_the_figures(tmp_path):
 
 def test_slow_samples_beyond_the_chart_are_counted():
     found = Distribution.of([1e-3] * 999 + [5.0])
-    assert "1 latencies above the top are drawn at the top; the slowest took 5.00 s" in curve_note(found)
+    assert "Slower runs (1) are drawn at the top; the slowest took 5.00 s" in curve_note(found)
     assert curve_note(Distribution.of([1e-3] * 9)) == ""
 
 

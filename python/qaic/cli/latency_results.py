@@ -79,7 +79,7 @@ def _results(items: list[dict[str, Any]]) -> Results:
         one = latencies[name] = Distribution.of(np.array(samples_us) / 1e6, what="inference")
         known = [1e6 * one.percentiles[rank] for rank in ("P50", "P90", "P99")]
         rows.append((name, float(rate), one.count, 1e6 * one.minimum, *known, 1e6 * one.maximum))
-    table = Table("measurements", "Measurements", _COLUMNS, rows)
+    table = Table("measurements", "Rates and latencies", _COLUMNS, rows)
     return Results(latencies, (Report("measurements", "Measurements", [], [table]),))
 
 

@@ -71,7 +71,7 @@ def _draw_histogram(axes: Any, distribution: Distribution) -> None:
                 name, (value, 1), xycoords=("data", "axes fraction"), xytext=(0, 2 + 9 * place),
                 textcoords="offset points", ha="center", fontsize=8, color="#17713a",
             )  # fmt: skip
-    beyond = f"; {bars.above} took longer" if bars.above else ""
+    beyond = f"; slower: {bars.above}" if bars.above else ""
     axes.set_xlabel(f"latency, {unit}{beyond}")
     axes.set_ylabel("count")
 
@@ -88,7 +88,7 @@ def _draw_curve(axes: Any, distribution: Distribution) -> None:
         )
         axes.plot(columns.first, columns.middle * per_second, linewidth=1)
     above = int(np.count_nonzero(distribution.seconds > distribution.top))
-    beyond = f"; {above} slower values are beyond the axis" if above else ""
+    beyond = f"; slower, beyond the axis: {above}" if above else ""
     axes.set_xlabel(f"number of the {distribution.what}{beyond}")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel(f"latency, {unit}")

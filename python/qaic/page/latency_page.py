@@ -156,9 +156,9 @@ def curve_note(distribution: Distribution) -> str:
         )
     above = int(np.count_nonzero(seconds > distribution.top))
     if above:
+        slowest = duration(1e6 * distribution.maximum)
         notes.append(
-            f"{above} latencies above the top are drawn at the top; the slowest took "
-            f"{duration(1e6 * distribution.maximum)}."
+            f"Slower {distribution.what}s ({above}) are drawn at the top; the slowest took {slowest}."
         )
     return " ".join(notes)
 
@@ -255,13 +255,14 @@ def _charts(distribution: Distribution) -> str:
         percentiles_svg(distribution), f"Latency in {unit_of(distribution.maximum)[0]} by percentile."
     )
     if distribution.seconds is None:
-        return percentiles
+        return f'<div class="charts">{percentiles}</div>'
     last = float(histogram(distribution.seconds, _BARS).edges[-1])
     bars = _figure(
         histogram_svg(distribution), f"Number of {distribution.what}s by latency in {unit_of(last)[0]}."
     )
     order = f"Latency in {unit_of(distribution.top)[0]}, in measured order. {curve_note(distribution)}"
-    return bars + percentiles + _figure(curve_svg(distribution), order)
+    charts = bars + percentiles + _figure(curve_svg(distribution), order)
+    return f'<div class="charts">{charts}</div>'
 
 
 def _figure(chart: str, caption: str) -> str:
