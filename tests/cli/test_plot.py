@@ -224,7 +224,9 @@ def test_other_mistakes(files, capsys, monkeypatch):
     assert "No such file or directory" in capsys.readouterr().err
     os.mkfifo(files / "pipe")
     assert run(files / "pipe") == 1
-    assert "is not a regular file" in capsys.readouterr().err
+    assert "pipe is a pipe or a device; expected" in capsys.readouterr().err
+    assert run(files) == 1
+    assert f"{files} is a folder; expected" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert run(files / "latency.txt", "-o", files / "x.png") == 1

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -230,8 +231,10 @@ class Parser(argparse.ArgumentParser):
         if str(value) not in choices:
             near = nearest_name(str(value), choices)
             meant = f"; did you mean {near}?" if near else ""
+            # The choices identify a positional argument.
             raise argparse.ArgumentError(
-                action, f"found {str(value)!r}, expected one of {', '.join(choices)}{meant}"
+                action if action.option_strings else None,
+                f"found {str(value)!r}, expected one of {', '.join(choices)}{meant}",
             )
 
     def _of_command(self, parsed: argparse.Namespace) -> "Parser":
@@ -379,12 +382,13 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
     except QaicError as error:
         from qaic.options.argv import names_in
 
-        keyword, colon, rest = error.message.partition(":")
-        name = _typed(keyword) if isinstance(error, OptionError) else keyword
+        # A message about an option begins with its keyword.
+        keyword = re.split(r"\W", error.message, maxsplit=1)[0] if isinstance(error, OptionError) else ""
+        message = _typed(keyword) + error.message.removeprefix(keyword)
         # Names of the user may be names of options.
         spelling = _spelling.get(_Spelling())
         _spelling.set(spelling._replace(names=spelling.names.union(names_in(error))))
-        print_message("error", f"{name}{colon}{rest}", *error.hints)
+        print_message("error", message, *error.hints)
         return exit_code(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

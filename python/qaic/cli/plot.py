@@ -36,7 +36,11 @@ _EXPECTED: Final = (
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="measurements; the content determines their kind")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="latency report, JSON of `openqaic bench` or qaic-runner, trace, or stats buffer",
+    )
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="picture, .html or .png (default: text on the terminal)"
     )
@@ -58,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         head = read_regular(path, _HEAD_BYTES)
     except (NotRegularError, IsADirectoryError):
-        raise InputError(f"{path} is not a regular file; {_EXPECTED}", code="plot.foreign") from None
+        what = "a folder" if path.is_dir() else "a pipe or a device"
+        raise InputError(f"{path} is {what}; {_EXPECTED}", code="plot.foreign") from None
     if path.suffix.lower() == ".onnx" or head.startswith(QPC_MAGIC):
         raise InputError(
             f"{path} is a model or a program; {_EXPECTED}",

@@ -26,6 +26,7 @@ _TOOLS = {
     "tools/qaic-util": "qaic.cli.util",
     "tools/qaic-qpc": "qaic.cli.qpc",
 }
+_ACTIONS = ("install", "remove")
 _MARK = "# A shim of openqaic; `python -m qaic shims remove` takes it away."
 #: number of bytes at the start of a script that are searched for the mark of a shim
 _LONGEST_HEAD_BYTES = 200
@@ -34,7 +35,7 @@ _RECORD = ".openqaic-shims.json"
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("action", choices=("install", "remove"))
+    parser.add_argument("action", choices=_ACTIONS, metavar="|".join(_ACTIONS))
     parser.add_argument(
         "--prefix", default=VENDOR_PREFIX, metavar="DIR", help="root of the paths (default: %(default)s)"
     )

@@ -154,7 +154,7 @@ def debug_folder(output_dir: Path) -> Path:
 def refused(folder: Path, option: str, reason: str) -> OptionError:
     """Return the error about a folder with files that a compilation would overwrite."""
     return OptionError(
-        f"{option}: {str(folder)!r} cannot be used, {reason}; expected a missing or empty directory, "
+        f"{option}: {str(folder)!r} cannot be used: {reason}; expected a missing or empty directory, "
         f"or one with a container of openqaic, which is replaced",
         code="option.output_dir",
         context={"options": ["output_dir"], "path": str(folder)},

@@ -27,6 +27,8 @@ _MEASURED_OTHERWISE: Final = ("inferences", "latency", "throughput")
 _TOTAL: Final = "totalRoundtripTimeUs"
 _LARGEST_BYTES: Final = 4 << 20
 _LARGEST: Final = 1e9
+#: columns that an error lists
+_SHOWN: Final = 5
 #: how many times more or fewer inferences a row may have in flight than its settings allow
 _IN_FLIGHT: Final = 20.0
 
@@ -56,6 +58,8 @@ def read(path: str | os.PathLike[str], fixed: Fixed, card: Card) -> Measurements
         text = read_text(file, _LARGEST_BYTES)
     except ValueError as error:
         raise _wrong(file, f"{error}, expected a CSV table of measured runs") from error
+    if text.lstrip().startswith(("{", "[")):
+        raise _wrong(file, "found JSON, expected a CSV table of measured runs")
     return _of_report(file, text, fixed) if _TOTAL in text else _of_table(file, text, card)
 
 
@@ -71,18 +75,18 @@ def _of_table(file: Path, text: str, card: Card) -> Measurements:
         missing = list(_MEASURED)
     if missing:
         near = [(name, match) for name in missing if (match := nearest_name(name, columns, 0.5))]
-        hint = "".join(f"; is {format_value(match)} meant for {name}?" for name, match in near)
+        hint = "".join(f"; is {format_value(match)} meant for {name!r}?" for name, match in near)
+        found = ", ".join(map(format_value, columns[:_SHOWN])) or "of an empty file"
+        more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
         raise _wrong(
-            file,
-            f"found the columns {', '.join(map(format_value, columns[:20])) or 'of an empty file'}, expected "
-            f"also {', '.join(missing)}{hint}",
+            file, f"found the columns {found}{more}, expected also {', '.join(map(repr, missing))}{hint}"
         )
     foreign = [name for name in columns if name.startswith(_MEASURED_OTHERWISE) and name not in _MEASURED]
     if foreign:
         raise _wrong(
             file,
-            f"found the column {format_value(foreign[0])}, expected {' and '.join(_MEASURED)}: samples per "
-            "second, and milliseconds",
+            f"found the column {format_value(foreign[0])}, expected {' and '.join(map(repr, _MEASURED))}: "
+            "samples per second, and milliseconds",
         )
     if not rows:
         raise _wrong(file, "found no rows, expected one for each measured run")
@@ -136,7 +140,7 @@ def _numbers(
         if not (may_miss and math.isnan(value) and not text.strip()) and not 0 < value <= _LARGEST:
             raise _wrong(
                 file,
-                f"found {format_value(text)} in line {number}, column {name}, expected a positive number",
+                f"found {format_value(text)} in line {number}, column {name!r}, expected a positive number",
             )
         found.append(value)
     return np.array(found, np.float64)
@@ -154,9 +158,9 @@ def _check_units(
         raise _wrong(
             file,
             f"line {at + 2}: {speed[at]:.4g} samples per second at {delay[at]:.4g} ms are "
-            f"{ratio[at] * in_flight[at]:.3g} samples in flight, and instances x batch x set_size are "
-            f"{in_flight[at]:.0f}; expected latency_ms in milliseconds and inferences_per_s in samples per "
-            "second of all instances",
+            f"{ratio[at] * in_flight[at]:.3g} samples in flight, and 'instances' x 'batch' x 'set_size' are "
+            f"{in_flight[at]:.0f}; expected 'latency_ms' in milliseconds and 'inferences_per_s' in samples "
+            "per second of all instances",
         )
 
 
@@ -199,5 +203,8 @@ def _wrong(file: Path, problem: str) -> InputError:
     return InputError(
         f"{file}: {problem}",
         code="check.measured",
-        hints=("the first line of the table is cores,instances,batch,set_size,inferences_per_s,latency_ms",),
+        # Columns in quotes are not replaced by options of a tool.
+        hints=(
+            "the first line of the table is 'cores,instances,batch,set_size,inferences_per_s,latency_ms'",
+        ),
     )

@@ -70,12 +70,16 @@ def _rules(places: Mapping[str, float]) -> Iterable[str]:
             groups[-1][1].append(x)
         else:
             groups.append(([name], [x]))
-    for names, lines in groups:
-        text = " ".join(names)
-        if lines[-1] + _RULE_NAME * len(names) > _WIDTH - _RIGHT:
-            yield _text(lines[0] - 4, 0, text, "end", "1em", style="rule-name")
-        else:
+    limit: float = _WIDTH - _RIGHT
+    for names, lines in reversed(groups):
+        text, size = " ".join(names), _RULE_NAME * len(names)
+        if lines[-1] + size <= limit:
+            limit = lines[0]
             yield _text(lines[-1] + 4, 0, text, "start", "1em", style="rule-name")
+        else:
+            # The label is before its lines, and moves the label on its left.
+            limit = lines[0] - size
+            yield _text(lines[0] - 4, 0, text, "end", "1em", style="rule-name")
 
 
 def percentiles_svg(distribution: Distribution) -> str:

@@ -70,7 +70,7 @@ def percentage(percent: float) -> str:
 
 def counted(number: int, name: str) -> str:
     """Return a number of things, as ``1 node`` and ``2 nodes``."""
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+    return f"{number} {name}" if number == 1 else f"{number:,} {name}s"
 
 
 def shortened(text: str, size: int) -> str:

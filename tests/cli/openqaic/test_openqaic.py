@@ -107,8 +107,13 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["run", "model.onnx", "-o", "out.txt"], ".npz"),
         (
             ["inspect", "model.onnx", "grpah"],
-            "found 'grpah', expected one of nodes, tensors, graph, fit; did you mean graph?",
+            "error: found 'grpah', expected one of nodes, tensors, graph, fit; did you mean graph?",
         ),
+        (
+            ["completion", "zhs"],
+            "error: found 'zhs', expected one of bash, fish, tcsh, zsh; did you mean zsh?",
+        ),
+        (["shims"], "error: the following arguments are required: install|remove\n"),
         (["bench", "model.onnx", "--beside", "onnx"], "argument --beside: found 'onnx'"),
         (["cache", "prune"], "--limit SIZE"),
         (["cache", "list", "--limit", "2G"], "--limit needs prune"),
@@ -123,6 +128,31 @@ def test_wrong_usage_ends_with_2_and_says_what_is_expected(call, model, argv, sa
     code, out, err = call(*argv)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_too_many_streams_name_the_option(call, model):
+    code, _, err = call("bench", model, "--streams", "99", "-n", "1")
+    assert code == 3
+    assert "hint: lower --streams or --aic-num-cores, or end another program on the device\n" in err
+    assert "num_activations" not in err
+
+
+def test_names_of_columns_of_measured_runs_stay_names(call, model, tmp_path):
+    """Regression: columns were replaced by options of the command."""
+    (tmp_path / "runs.csv").write_text("cores,batch,setsize\n1,1,1\n")
+    code, _, err = call("check", model, "--measured", "runs.csv")
+    assert code == 1
+    assert "expected also 'instances', 'set_size'; is 'setsize' meant for 'set_size'?" in err
+    assert "'cores,instances,batch,set_size,inferences_per_s,latency_ms'" in err
+    (tmp_path / "runs.json").write_text('{"measurements": []}')
+    assert "found JSON, expected a CSV table" in call("check", model, "--measured", "runs.json")[2]
+
+
+def test_errors_about_samples_name_the_option(call, model, tmp_path):
+    np.savez(tmp_path / "samples.npz", other=np.zeros(3, np.float32))
+    code, _, err = call("accuracy", model, "--to", "fp16", "--samples", "samples.npz")
+    assert code == 2
+    assert err.startswith("error: --samples, samples.npz: found the unknown input 'other', expected ")
 
 
 WRITERS = [

@@ -54,7 +54,7 @@ def model(tmp_path, monkeypatch):
 
 def test_the_exit_code_shows_a_difference(model, capsys):
     assert main(["run", model, "--expect", "golden.npz"]) == 0
-    assert "1 of 1 outputs are as expected" in capsys.readouterr().out
+    assert "as expected: 1 of 1 output" in capsys.readouterr().out
     assert main(["run", model, "--expect", "golden.npz", "-o", "golden.npz"]) == 2
     assert "golden.npz" in capsys.readouterr().err
     held = dict(np.load("golden.npz"))
@@ -62,7 +62,7 @@ def test_the_exit_code_shows_a_difference(model, capsys):
     np.savez("golden.npz", **held)
     assert main(["run", model, "--expect", "golden.npz"]) == 1
     shown = capsys.readouterr()
-    assert "0 of 1 outputs are as expected" in shown.out
+    assert "as expected: 0 of 1 output" in shown.out
     assert "error: output 'y' differs from golden.npz: 1 of 16 elements; at [0, 5] found " in shown.err
     assert main(["run", model, "--expect", "golden.npz", "--atol", "0.6", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == {}

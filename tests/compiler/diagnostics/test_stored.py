@@ -81,7 +81,7 @@ def test_a_large_weight_beyond_float16_is_told_of_in_the_container():
     compiled = qaic.compile(perceptron(weight), convert_to_fp16=True)
     (found,) = qaic.Qpc(compiled.path).diagnostics
     assert found.code == "float16.overflow"
-    assert found.message.startswith("4096 constants beyond the range of float16")
+    assert found.message.startswith("4,096 constants beyond the range of float16")
     assert compiled.diagnostics == (found,)
     # The second container has the same weights as the first.
     (written,) = compiled.initializers.values()

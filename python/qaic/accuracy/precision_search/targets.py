@@ -133,6 +133,8 @@ class Target:
         """Return a value with three digits, or more if it would seem to reach or to miss the bound."""
         if self.metric == "tokens":
             return f"{value:.0f} tokens"
+        if value == math.inf:
+            return "no error"
         scale, unit = {"same": (100, " %"), "sqnr": (1, " dB")}.get(self.metric, (1, ""))
         number, bound = scale * value, scale * self.bound
         texts = [three_digits(number), *(f"{number:.{digits}g}" for digits in range(4, 18))]

@@ -157,7 +157,7 @@ SUBCOMMANDS = (
     Subcommand("profile", "measure every operator; write a page or print reports"),
     Subcommand("accuracy", "compare a model in reduced precision with float32"),
     Subcommand("inspect", "show a program, its nodes, tensors or graph"),
-    Subcommand("diff", "list the differences of two programs"),
+    Subcommand("diff", "list the differences between two programs"),
     Subcommand("serve", "answer requests for models over HTTP and gRPC"),
     Subcommand("devices", "list or watch devices"),
     Subcommand("cache", "list or remove compiled programs in the cache"),

@@ -70,7 +70,12 @@ def tool_parser() -> console.Parser:
     )
     parser.add_argument("--against-qpc", metavar="FILE", help="program of --against, if it differs")
     parser.add_argument("--latency", metavar="FILE", help="latency report of qaic-runner, for host-latency")
-    parser.add_argument("--format", choices=["text", "csv", "json", "html"], default="text", help="format")
+    parser.add_argument(
+        "--format",
+        choices=["text", "csv", "json", "html"],
+        default="text",
+        help="form of the reports (default: text)",
+    )
     parser.add_argument("-o", "--output-dir", metavar="DIR", help="folder for files, created if missing")
     parser.add_argument("--layout", metavar="NAME", help="layout of the buffers, if it cannot be detected")
     parser.add_argument("--force", action="store_true", help="also read buffers of another program")

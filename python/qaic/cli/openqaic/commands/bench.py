@@ -41,7 +41,7 @@ from qaic.cli.qpc.facts import facts
 from qaic.cli.runner.latencies import summarize
 from qaic.compiler.ir.graph_walk import all_graphs, op_types
 from qaic.compiler.passes.legalize.legalize_exports import moved_captures
-from qaic.errors import OptionError, StateError
+from qaic.errors import DeviceBusyError, OptionError, StateError
 from qaic.qpc import Qpc
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.status_line import status_line
@@ -176,7 +176,7 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
         best = min(rows, key=lambda row: row["latency"].get("p99_us", math.inf))
         reached = three_digits(best["inferences_per_s"])
         p99 = duration(best["latency"]["p99_us"])
-        return f"best: p99 {p99} (streams: {best['streams']}); {reached} of {rate:g} inferences/s"
+        return f"best: p99 {p99} (streams: {best['streams']}); {reached} of {rate:,g} inferences/s"
     best = max(rows, key=lambda row: row["inferences_per_s"])
     return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {best['streams']})"
 
@@ -209,9 +209,13 @@ def _of_openqaic(
     session: Session, feeds: _Feeds, streams: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     session.update_backend_options(num_activations=streams)
-    if arguments.warm_up:
-        session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
-    session.setup()
+    try:
+        if arguments.warm_up:
+            session.run_benchmark(num_inferences=arguments.warm_up, input_dict=feeds)
+        session.setup()
+    except DeviceBusyError as error:
+        error.hints = ("lower --streams or aic_num_cores, or end another program on the device",)
+        raise
     seconds, inferences = arguments.seconds, arguments.num_iter
     with session.profile(device=False) as profile:
         if arguments.rate is None:

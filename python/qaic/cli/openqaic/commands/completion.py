@@ -51,7 +51,7 @@ fi
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("shell", choices=sorted(_JOINED))
+    parser.add_argument("shell", choices=sorted(_JOINED), metavar="|".join(sorted(_JOINED)))
     set_examples(
         parser,
         'eval "$(openqaic completion bash)"     (in ~/.bashrc)',

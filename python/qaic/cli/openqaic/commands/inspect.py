@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qaic import _core
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line, print_text, text_width
@@ -24,13 +24,16 @@ from qaic.report.text import facts_text, rows_text
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 from qaic.support.text import bytes_text, counted, duration, three_digits
 
+_VIEWS: Final = ("nodes", "tensors", "graph", "fit")
+
 
 def add_arguments(parser: Parser) -> None:
     add_model(parser)
     parser.add_argument(
         "view",
         nargs="?",
-        choices=("nodes", "tensors", "graph", "fit"),
+        choices=_VIEWS,
+        metavar="|".join(_VIEWS),
         help="part to show (default: target, options, inputs and outputs, constants, segments)",
     )
     parser.add_argument(

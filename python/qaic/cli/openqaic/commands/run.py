@@ -27,7 +27,7 @@ from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_
 from qaic.errors import OptionError
 from qaic.report.text import rows_text
 from qaic.support.status_line import status_line
-from qaic.support.text import duration
+from qaic.support.text import counted, duration
 
 _TOLERANCE = 1e-5
 
@@ -108,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
     elif arguments.expect is not None:
-        print_line(f"{len(outputs) - len(differences)} of {len(outputs)} outputs are as expected")
+        equal = len(outputs) - len(differences)
+        print_line(f"as expected: {equal} of {counted(len(outputs), 'output')}")
     else:
         print_line(f"next: {next_command('bench', arguments)}")
     return code
