@@ -8,6 +8,7 @@ import numpy as np
 
 from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.metrics import OutputAccuracy
+from qaic.accuracy.reasons import Reason
 from qaic.accuracy.reports.precision_accuracy import TYPES, PrecisionAccuracy
 from qaic.report import Cell, Column, Report, Table, columns_of
 
@@ -19,6 +20,11 @@ _HOW_TO_READ = (
     "difference, or if the square of a value exceeds float32. inherited: error of the result in the deployed "
     "program. own: error of the deployed node on the inputs of the float32 run. In large results, underflow "
     "and the quantile are computed from evenly spaced elements."
+)
+
+
+_MASKED = (
+    "masked: the values contain large negative constants, which Softmax turns into 0, whatever their error."
 )
 
 
@@ -176,7 +182,9 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
         )
         for row in item.nodes
     ]
-    return Table("nodes", "In the order of the graph", columns, rows, _HOW_TO_READ)
+    is_masked = (item.nodes["reason"] == Reason.MASKED.value).any()
+    note = f"{_HOW_TO_READ} {_MASKED}" if is_masked else _HOW_TO_READ
+    return Table("nodes", "In the order of the graph", columns, rows, note)
 
 
 def worst_table(item: PrecisionAccuracy) -> Table:

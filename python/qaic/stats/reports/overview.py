@@ -58,11 +58,10 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
     where = "the CPU device" if capture.is_cpu else f"{capture.devices} device{'s' * (capture.devices != 1)}"
     count = len(capture.samples)
     spans = [found for sample in capture.samples if (found := sample.span_us)]
-    spread = f", {duration(min(spans))} to {duration(max(spans))}" if count > 1 else ""
-    verdict = [
-        f"an inference takes {duration(span)} on {where} "
-        f"(median of {count} sample{'s' * (count != 1)}{spread})"
-    ]
+    spread = "one sample"
+    if count > 1:
+        spread = f"median of {count} samples, {duration(min(spans))} to {duration(max(spans))}"
+    verdict = [f"an inference takes {duration(span)} on {where} ({spread})"]
     if bottleneck is None:
         verdict.append("the limiting factor is unknown: only stats level 70 and above measures operations")
         return verdict
