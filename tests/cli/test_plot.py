@@ -1,11 +1,18 @@
 """``openqaic plot`` recognizes each kind of file by its contents, and draws or prints it."""
 
+import contextlib
+import copy
+import io
 import json
 import os
 import re
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import stats_buffers
 from qaic.cli import console, openqaic, runner
@@ -155,6 +162,38 @@ def test_measurements_that_are_no_numbers_are_refused(tmp_path, capsys, wrong, p
     assert "expected a number of at least 0" in capsys.readouterr().err
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "1", "\x1b[2J", 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(value, path=()):
+    """Paths of all parts of a JSON value."""
+    yield path
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(part, (*path, key))
+
+
+@given(data=st.data(), content=st.sampled_from([BENCH, RUN]))
+def test_other_values_anywhere_are_drawn_or_refused(data, content):
+    changed = copy.deepcopy(content)
+    *path, last = data.draw(st.sampled_from(list(places(changed))[1:]))
+    part = changed
+    for key in path:
+        part = part[key]
+    part[last] = data.draw(JSON)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as errors:
+        file = Path(folder) / "file.json"
+        file.write_text(json.dumps(changed))
+        code = run(file, "-o", Path(folder) / "page.html")
+    assert (code == 0) == (errors.getvalue() == "")
+    assert "bug" not in errors.getvalue()
+    assert errors.getvalue().rstrip("\n").isprintable()
+
+
 def test_a_model_is_named_with_the_command_that_draws_it(tmp_path, capsys):
     """Regression: the command showed the first bytes of the file instead."""
     model = save(tmp_path, affine())
@@ -224,7 +263,7 @@ def test_other_mistakes(files, capsys, monkeypatch):
     assert "No such file or directory" in capsys.readouterr().err
     os.mkfifo(files / "pipe")
     assert run(files / "pipe") == 1
-    assert "pipe is a pipe or a device; expected" in capsys.readouterr().err
+    assert "pipe is not a regular file; expected" in capsys.readouterr().err
     assert run(files) == 1
     assert f"{files} is a folder; expected" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -1,7 +1,6 @@
 """Latencies in JSON files of ``openqaic bench``, ``qaic-runner --json`` and ``Session.get_metrics``."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from qaic.support.text import counted, format_value
 
 #: larger files are not read into memory
 _LARGEST_BYTES: Final = 64 << 20
+_LARGEST: Final = 1e300
 #: names that begin a file of each kind
 _MARKS: Final = (b'"samples_us"', b'"avg_latency"')
 _COLUMNS: Final = columns_of(
@@ -42,27 +42,31 @@ def read_results(path: Path, head: bytes) -> Results | None:
         return None
     try:
         value = json.loads(read_regular(path, _LARGEST_BYTES))
-        if not isinstance(value, dict) or "traceEvents" in value:
-            return None
-        if "avg_latency" in value:
-            return Results({"": Distribution.of_metrics(value)})
+    except (ValueError, RecursionError) as error:
+        raise _foreign(path, f"other text ({error})") from error
+    if not isinstance(value, dict) or "traceEvents" in value:
+        return None
+    if "avg_latency" in value:
+        return Results({"": Distribution.of_metrics(value)})
+    try:
         return _results(value.get("measurements", [value]))
     except InputError:
         raise
     except KeyError as error:
-        found = f"no {error}"
-    except TypeError:
-        found = "other values"
-    except (ValueError, RecursionError) as error:
-        found = f"other text ({error})"
-    raise InputError(
+        raise _foreign(path, f"no {error}") from error
+    except (TypeError, ValueError) as error:
+        raise _foreign(path, "other values") from error
+
+
+def _foreign(path: Path, found: str) -> InputError:
+    return InputError(
         f"{path}: found {found}, expected the result of openqaic bench, qaic-runner or get_metrics()",
         code="plot.result",
     )
 
 
 def _results(items: list[dict[str, Any]]) -> Results:
-    """Read the measurements of a file. Raises InputError, KeyError or TypeError for other values."""
+    """Read the measurements of a file. Raises InputError, KeyError, TypeError or ValueError for others."""
     latencies: dict[str, Distribution] = {}
     rows: list[tuple[Cell, ...]] = []
     for number, item in enumerate(items, 1):
@@ -84,7 +88,7 @@ def _results(items: list[dict[str, Any]]) -> Results:
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
 def _name(item: dict[str, Any]) -> str:

@@ -61,9 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         suffix_of(target)
     try:
         head = read_regular(path, _HEAD_BYTES)
-    except (NotRegularError, IsADirectoryError):
-        what = "a folder" if path.is_dir() else "a pipe or a device"
-        raise InputError(f"{path} is {what}; {_EXPECTED}", code="plot.foreign") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; {_EXPECTED}", code="plot.foreign") from None
+    except NotRegularError:
+        raise InputError(f"{path} is not a regular file; {_EXPECTED}", code="plot.foreign") from None
     if path.suffix.lower() == ".onnx" or head.startswith(QPC_MAGIC):
         raise InputError(
             f"{path} is a model or a program; {_EXPECTED}",
