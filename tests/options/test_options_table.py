@@ -15,6 +15,7 @@ import qaic.options
 from generators import option_keywords, options_schema
 from generators.options_page import render
 from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
+from qaic.options.argv import with_flags
 from qaic.options.codecs.scalars import Int
 from qaic.options.help_text import render_help
 from qaic.options.keywords import CompileKeywords
@@ -337,6 +338,11 @@ def test_nearest_name(wrong, right):
 )
 def test_file_is_the_generated_one(path, text):
     assert path.read_text(encoding="utf-8") == text(), "write it again: make docs"
+
+
+def test_help_names_options_by_their_flags():
+    text = render_help(tuple(Stage))
+    assert with_flags(text, "-") == text
 
 
 def test_help_shows_the_flags_of_the_stages_asked_for():

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Collection
 
+from qaic.options.argv import with_flags
 from qaic.options.codecs.scalars import INT32_MAX, Float, Int
 from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS
@@ -37,10 +38,11 @@ def _row(spec: OptionSpec) -> list[str]:
         notes.append("no effect on the cpu target")
     if spec.ours or spec.flag.ours:
         notes.append("not in the vendor's tools")
-    text = spec.summary.replace("`", "") + (f" [{'; '.join(notes)}]" if notes else "")
+    text = with_flags(spec.summary.replace("`", ""), "-") + (f" [{'; '.join(notes)}]" if notes else "")
+    indents = {"initial_indent": _INDENT, "subsequent_indent": _INDENT}
     return [
         f"  {flag_text(spec, spec.flag)}",
-        *textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
+        *textwrap.wrap(text, _WIDTH, break_on_hyphens=False, **indents),
     ]
 
 
