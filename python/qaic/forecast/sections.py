@@ -166,19 +166,17 @@ def _memory(one: Checked) -> Section:
 
 def _precision(one: Checked) -> Section:
     if one.accuracy is not None:
-        sentences = one.accuracy.sentences()
         verdicts = {item.to: item.verdict for item in one.accuracy.precisions}
         verdict = _VERDICTS[next(iter(verdicts.values()))]
         if one.samples == "random" and verdict == "yes":
             # Random samples can show a loss, but cannot prove that there is none.
             verdict = "unknown"
-        return _section(
-            "Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data={"measured": True}
-        )
+        lines, said = {"": one.accuracy_line()}, one.accuracy.sentences()
+        return _section("Precision", verdict, said, [], lines=lines, data={"measured": True})
     losses = [item for item in one.warnings if item.code.startswith("float16.")]
     sentences: list[str] = [Prose(f"Weights: {item.message}.", names=item.nodes) for item in losses]
     if not losses and "fp16" in one.precision:
-        sentences.append("All weights are in the range of float16.")
+        sentences = ["All weights are in the range of float16."]
     sentences.append(Prose("An assessment of activations needs samples of real data.", options=("samples",)))
     data = {"measured": False, "findings": [item.message for item in losses]}
     verdict = "perhaps" if losses else "unknown"

@@ -39,11 +39,8 @@ def _row(spec: OptionSpec) -> list[str]:
     if spec.ours or spec.flag.ours:
         notes.append("not in the vendor's tools")
     text = with_flags(spec.summary.replace("`", ""), "-") + (f" [{'; '.join(notes)}]" if notes else "")
-    indents = {"initial_indent": _INDENT, "subsequent_indent": _INDENT}
-    return [
-        f"  {flag_text(spec, spec.flag)}",
-        *textwrap.wrap(text, _WIDTH, break_on_hyphens=False, **indents),
-    ]
+    lines = textwrap.wrap(text, _WIDTH - len(_INDENT), break_on_hyphens=False)
+    return [f"  {flag_text(spec, spec.flag)}", *(_INDENT + line for line in lines)]
 
 
 def flag_text(spec: OptionSpec, flag: Flag) -> str:

@@ -1,4 +1,4 @@
-"""Examples of open sizes: what they are, that all commands propose the same, and that compiling accepts them."""
+"""Examples of open sizes: all commands propose the same ones, which the compiler accepts."""
 
 import shlex
 
