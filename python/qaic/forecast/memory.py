@@ -12,7 +12,7 @@ from qaic.forecast.speed import Card
 _ADDED_SHARE: Final = 0.1
 _ADDED_BYTES: Final = 256 << 20
 ASSUMPTION: Final = (
-    "the size of code, tables and buffers of a card program is not public; 10 % of the weights and 256 MiB "
+    "The size of code, tables and buffers of a card program is not public; 10 % of the weights and 256 MiB "
     "are assumed. Activations are an upper bound: the values alive at one time, each in separate memory."
 )
 #: devices that a model may be split over

@@ -248,7 +248,7 @@ def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
         for one in found
     ]
     note = (
-        "all instances of one device together; with several devices, each runs the same number. Of nearly "
+        "All instances of one device together; with several devices, each runs the same number. Of nearly "
         "equal forecasts, the one with the shorter latency is first, and for latency the one with the higher "
         "throughput. Balanced is the largest throughput divided by the square root of the latency."
     )
@@ -270,7 +270,7 @@ def _sets_table(every: list[tuple[ShapeSet, Configuration]]) -> Table:
                 found.limit,
             )
         )
-    note = "for one device; if the model is split over several, communication is not counted"
+    note = "For one device. If the model is split over several, communication is not counted."
     return Table("sets", "Sets of shapes", columns, rows, note)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from qaic import __version__
 from qaic.page.kind_colors import OTHER, PALETTE
+from qaic.report.html import prose_html
 from qaic.support.atomic_io import replace_bytes
 from qaic.support.text import escape_html as escape
 
@@ -52,7 +53,7 @@ def section(name: str, title: str, body: str, line: str | None = None) -> str:
     head = f"<h2>{escape(title)}</h2>"
     if line is None:
         return f'<section id="{escape(name)}">{head}\n{body}\n</section>\n'
-    summary = f"<summary>{head}<span>{escape(line)}</span></summary>"
+    summary = f"<summary>{head}<span>{prose_html(line)}</span></summary>"
     return f'<section id="{escape(name)}" class="folded"><details>{summary}\n{body}\n</details></section>\n'
 
 
