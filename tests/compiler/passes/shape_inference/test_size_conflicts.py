@@ -733,6 +733,15 @@ def test_groups_that_a_convolution_cannot_have_are_refused(group):
         lowered(model)
 
 
+def test_a_negative_number_of_elements_is_refused_with_its_node():
+    outputs = [info("y", None), info("at", None, INT64)]
+    model = model_of(
+        [node("TopK", ["x", "k"], ["y", "at"])], [info("x", [3, 5])], outputs, [("k", np.array([-1]))]
+    )
+    with pytest.raises(CompileError, match=r"node 'y' \(TopK\): found .*negative"):
+        lowered(model)
+
+
 def test_sizes_of_dynamic_inputs_are_checked_together():
     """Outputs follow from the names of symbols, although most pairs of inner sizes contradict each other."""
     inputs = [info("x", [2, "m"]), info("z", ["n", 3])]

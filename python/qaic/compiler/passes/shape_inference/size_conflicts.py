@@ -58,7 +58,7 @@ _ASKED: Final = frozenset(
         *("PRelu", "Pad", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN"),
         *("Range", "Resize", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Scatter"),
         *("ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split"),
-        *("TensorScatter", "Tile", "Upsample"),
+        *("TensorScatter", "Tile", "TopK", "Upsample"),
     }
 )
 
@@ -66,7 +66,7 @@ _ASKED: Final = frozenset(
 _TAKING_LISTS: Final = frozenset(
     {
         *("Expand", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Slice", "Squeeze", "TopK", "Unsqueeze"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Slice", "Squeeze", "Unsqueeze"),
     }
 )
 
