@@ -218,3 +218,69 @@ def test_experts_that_the_device_cannot_read_stay_with_the_engine(tmp_path, node
     # The blocks of a product are a copy that no other node reads.
     has_copy = "mxfp6_matmul" in options and nodes is not None and len(nodes) > 1
     assert ("own_operators" in qaic.Qpc(path).plan) == has_copy
+
+
+def routed(tokens, best, k):
+    """Multiply each token with the matrices of its `best` experts; without `k`, it is an input."""
+    nodes = [
+        node("MatMul", ["x", "router"], ["scores"]),
+        node("Softmax", ["scores"], ["shares"]),
+        node("TopK", ["shares", "k"], ["share", "experts"]),
+        node("Reshape", ["experts", "list"], ["chosen"]),
+        node("Gather", ["w", "chosen"], ["copies"]),
+        node("Unsqueeze", ["x", "one"], ["single"]),
+        node("Tile", ["single", "times"], ["repeated"]),
+        node("Reshape", ["repeated", "apart"], ["each"]),
+        node("MatMul", ["each", "copies"], ["y"]),
+    ]
+    constants = [
+        ("router", drawn((HIGH, EXPERTS), 3)),
+        ("w", drawn((EXPERTS, HIGH, WIDE), 1)),
+        ("list", np.array([-1])),
+        ("one", np.array([1])),
+        ("times", np.array([1, best, 1])),
+        ("apart", np.array([-1, 1, HIGH])),
+    ]
+    inputs = [info("x", [tokens, HIGH])]
+    if k is None:
+        inputs.append(info("k", [1], 7))
+    else:
+        constants.append(("k", np.array([k])))
+    outputs = [info("y", [tokens * best, 1, WIDE]), info("experts", [tokens, best], 7)]
+    return model_of(nodes, inputs, outputs, constants)
+
+
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}, BLOCKS])
+def test_a_token_without_scores_uses_experts_that_exist(tmp_path, options):
+    tokens, best = 3, 2
+    path = compiled(tmp_path, routed(tokens, best, best), "routed", **options)
+    assert store_weights.EXPERTS in qaic.Qpc(path).plan["own_operators"]
+    x = drawn((tokens, HIGH), 2)
+    with qaic.Session(path) as session:
+        usual = session.run({"x": x})
+        for number in (np.nan, np.inf, -np.inf):
+            x[1] = number
+            found = session.run({"x": x})
+            assert ((found["experts"] >= 0) & (found["experts"] < EXPERTS)).all()
+            by_token = found["y"].reshape(tokens, -1)
+            assert not np.isfinite(by_token[1]).all()
+            # Other tokens do not notice.
+            for token in (0, 2):
+                np.testing.assert_array_equal(by_token[token], usual["y"].reshape(tokens, -1)[token])
+
+
+@pytest.mark.parametrize("k", [EXPERTS + 1, -1])
+def test_more_experts_than_exist_are_refused(tmp_path, k):
+    with pytest.raises(qaic.errors.CompileError, match=r"\(TopK\): found"):
+        compiled(tmp_path, routed(3, k, k), "routed")
+
+
+@pytest.mark.virtual_card("a failing operator ends the channel of a card with all inferences in flight")
+@pytest.mark.parametrize("k", [EXPERTS + 1, 0, -1, 1 << 62, -(1 << 63)])
+def test_another_number_of_experts_than_the_outputs_have_is_an_error(tmp_path, k):
+    path = compiled(tmp_path, routed(3, 2, None), "routed")
+    with qaic.Session(path) as session:
+        feeds = {"x": drawn((3, HIGH), 2)}
+        with pytest.raises(qaic.errors.QaicError, match="TopK"):
+            session.run(feeds | {"k": [k]})
+        assert np.isfinite(session.run(feeds | {"k": [2]})["y"]).all()

@@ -492,3 +492,28 @@ def test_attended_rows_are_an_error_or_those_of_the_state(worker, key, length, t
         if 0 <= entry < ENTRIES_OF_STATE and 0 <= group < GROUPS and 0 <= slot < CONTEXT:
             result[entry, group, slot] = row
     np.testing.assert_array_equal(numbers_of(answer), result[:, :, :length])
+
+
+@given(st.integers(1, 3), st.integers(1, 2), st.lists(st.integers(-EXPERTS, EXPERTS - 1), max_size=4))
+def test_experts_of_any_batch_are_an_error_or_the_products(worker, entries, rows, chosen):
+    key = f"experts {entries} {rows} {len(chosen)}"
+    dims = [len(chosen) if entries == 1 else entries, rows, COLUMNS]
+    INTERFACES[key] = {"x": (FLOAT, [entries, rows, LENGTH]), "i": (INT64, [len(chosen)])}, dims
+    weights = np.random.default_rng(1).standard_normal((ROWS, 64)).astype(np.float16)
+    weights[:, LENGTH:] = 0
+    entry = {"name": "w", "dtype": "float16", "dims": [ROWS, LENGTH], "layout": "rows", "offset": 0}
+    plan = {
+        "version": 4,
+        "own_operators": ["StoredExperts"],
+        "initializers": [entry | {"size": weights.nbytes}],
+    }
+    attributes = {"weight": "w", "experts": EXPERTS, "rounding": 1}
+    x = np.random.default_rng(2).standard_normal((entries, rows, LENGTH)).astype(np.float32)
+    feeds = {"x": ("float32", x.tolist()), "i": ("int64", chosen)}
+    path = forge(key, "StoredExperts", attributes, plan, weights.tobytes())
+    answer = worker.ask({"path": path, "feeds": feeds})
+    if entries != 1 and len(chosen) not in (1, entries):
+        assert f"{len(chosen)} indices of experts for {entries} entries" in answer["error"]
+        return
+    matrices = weights[:, :LENGTH].astype(np.float32).reshape(EXPERTS, COLUMNS, LENGTH)[chosen].swapaxes(1, 2)
+    np.testing.assert_allclose(numbers_of(answer), x @ matrices, rtol=1e-5, atol=1e-5)
