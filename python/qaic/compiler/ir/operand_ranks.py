@@ -8,7 +8,7 @@ import onnx
 from onnx import inliner, shape_inference
 
 from qaic.compiler.ir.graph_edits import clone, import_opset
-from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, nodes_of, standard
+from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, nodes_of, operator_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, collect_types, dims_in
 
 #: operators with two operands of the same rank, and the positions of these
@@ -22,6 +22,9 @@ _ALIKE: Final[dict[str, tuple[int, ...]]] = {
 _RECURRENT: Final = ("GRU", "LSTM", "RNN")
 #: operators for which inference of older releases may end the process
 _CHECKED: Final = (*_ALIKE, *_RECURRENT, "Einsum")
+#: operator of the engine with packed experts, and the positions of their matrices; scales follow each matrix
+_EXPERTS: Final = ("com.microsoft", "QMoE")
+_EXPERT_MATRICES: Final = (2, 5)
 #: first release of onnx whose inference ended no process in tests with wrong ranks for all operators
 _SAFE: Final = (1, 23)
 _RELEASE: Final = tuple(int(part) for part in onnx.__version__.split(".")[:2])
@@ -36,6 +39,8 @@ _HIDDEN: Final = "com.openqaic.hidden"
 
 def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
     """Return why the ranks of operands do not fit a node; empty if they fit, None if a rank is unknown."""
+    if operator_of(node) == _EXPERTS:
+        return _experts_fault(node, dims)
     if not standard(node, *_CHECKED):
         return ""
     others = range(3 if node.op_type in _RECURRENT else len(node.input))
@@ -58,6 +63,22 @@ def rank_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
     return _equation_fault(next(equations, b""), ranks)
 
 
+def _experts_fault(node: onnx.NodeProto, dims: DimsInSets) -> str | None:
+    """Check what the engine reads when it packs experts, before it compares the shapes of all operands."""
+    given = [*node.input, *[""] * (max(_EXPERT_MATRICES) + 2)]
+    for at in _EXPERT_MATRICES:
+        if not given[at] or not given[at + 1]:
+            return "matrices or scales of experts are left out"
+        matrices, scales = dims(given[at]), dims(given[at + 1])
+        if not matrices or not scales:
+            return None
+        if ranks := {len(sizes) for sizes in matrices} - {3}:
+            return f"matrices of experts of {ranks.pop()} dims, expected 3"
+        if any(0 in sizes for sizes in (*matrices, *scales)):
+            return "matrices or scales of experts without elements"
+    return ""
+
+
 def _equation_fault(equation: bytes, ranks: list[int]) -> str:
     """Compare the terms of an equation with ranks; inference reports a missing equation."""
     terms = equation.replace(b" ", b"").partition(b"->")[0].split(b",")
@@ -73,7 +94,7 @@ def _equation_fault(equation: bytes, ranks: list[int]) -> str:
 
 def first_rank_fault(model: onnx.ModelProto) -> str:
     """Return why the ranks of a node's operands do not fit, in nested graphs and functions too."""
-    if any(standard(node, *_CHECKED) for node in _nodes_in_functions(model)):
+    if any(standard(node, *_CHECKED) or operator_of(node) == _EXPERTS for node in _nodes_in_functions(model)):
         model = infer_with_valid_ranks(inliner.inline_local_functions(model))
     dims = dims_in(model)
     return next(filter(None, (rank_fault(node, dims) for node in all_nodes(model.graph.node))), "")

@@ -516,6 +516,39 @@ def test_operands_of_another_rank_end_no_process(operator, place):
     assert len(texts) >= len([array for array in arrays if np.ndim(array) >= 3])
 
 
+#: Operands and attributes of experts with packed matrices, which the engine packs when it loads them.
+PACKED_EXPERTS = (
+    [
+        *(_filled(3, 64), _filled(3, 4), _bytes(4, 32, 32), _filled(4, 32), _filled(4, 32)),
+        *(_bytes(4, 64, 16), _filled(4, 64)),
+    ],
+    {"k": 2, "expert_weight_bits": 4, "activation_type": "silu"},
+)
+
+
+@pytest.mark.parametrize("place", ["constants", "inputs", "function"])
+@pytest.mark.parametrize("at", [2, 3, 5, 6])
+def test_matrices_and_scales_of_experts_of_other_shapes_end_no_process(at, place, tmp_path):
+    arrays, attributes = PACKED_EXPERTS
+    array = arrays[at]
+    forms = [
+        _of_another_shape(array, how, axis) for how, axis in (("stacked", 0), ("taken", 0), ("taken", 1))
+    ]
+    for changed in (*forms, array.reshape(-1), array.reshape(-1)[0], array[:0], array[:, :0], None):
+        values = {f"k{position}": value for position, value in enumerate(arrays)}
+        names = ["" if changed is None and name == f"k{at}" else name for name in values]
+        values[f"k{at}"] = np.asarray(array if changed is None else changed)
+        nodes = [_microsoft("QMoE", names, ["r"], name="mine", **attributes), node("Neg", ["r"], ["y"])]
+        types = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in values.items()}
+        moved = [*values] if place == "inputs" else ["k0"]
+        inputs = [info(name, values[name].shape, types[name]) for name in moved]
+        constants = [pair for pair in values.items() if pair[0] not in moved]
+        model = model_of(nodes, inputs, [info("y", [3, 64])], constants)
+        model = as_call(model) if place == "function" else model
+        with pytest.raises(CompileError, match=r"mine'|Whole"):
+            qaic.compile(model, output_dir=tmp_path / "program")
+
+
 #: Operators that read their operands for other reasons -> operands and attributes.
 LEFT_OUT = {
     **{name: case for name, case in ALL_CONSTANT.items() if "domain" not in case[1]},
@@ -652,6 +685,13 @@ ENGINE_FORMS = {
         [{"num_heads": 0}, {"unidirectional": 1}],
         [{"num_heads": 3}],
     ),
+    "MoE": (
+        [*(_filled(3, 8), _filled(3, 4), _filled(4, 16, 8), _filled(4, 16), _filled(4, 8, 16))],
+        {"k": 2},
+        [{"k": 4}, {"k": 5}, {"k": 0}, {"activation_type": "unknown"}],
+        [],
+    ),
+    "QMoE": (*PACKED_EXPERTS, [{"k": 4}, {"k": 5}, {"k": -1}, {"expert_weight_bits": 3}], []),
     "QLinearAveragePool": (
         [_bytes(1, 1, 4, 4), SCALE, ZERO, SCALE, ZERO],
         {"kernel_shape": [2, 2]},

@@ -96,8 +96,8 @@ _TAKING_ZEROS: Final = frozenset(
 _COMPARED_IN_RUNS: Final = frozenset(
     {
         *("Attention", "BiasGelu", "BiasSoftmax", "CropAndResize", "DecoderMaskedMultiHeadAttention"),
-        *("FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "GroupQueryAttention", "MatMulNBits"),
-        *("MultiHeadAttention", "QAttention", "QGemm", "RotaryEmbedding"),
+        *("FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "GroupQueryAttention", "MatMulNBits", "MoE"),
+        *("MultiHeadAttention", "QAttention", "QGemm", "QMoE", "RotaryEmbedding"),
         *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
     }
 )
