@@ -6,7 +6,9 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 use qaic_mem::convert::Isa;
-use qaic_mem::stored::{Form, Layout, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT};
+use qaic_mem::stored::{
+    Form, Layout, Prefetcher, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT,
+};
 use qaic_quant::mx::{self, MxFormat};
 
 const FORMS: [Form; 11] = [
@@ -202,10 +204,10 @@ proptest! {
         let mut gathered = vec![0.0; len];
         stored.gather(Isa::Portable, columns - 1, &mut gathered);
         for isa in Isa::available() {
-            for in_streams in [false, true] {
-                let product = Product::new(stored, &activations, &[], rounding).unwrap().with_streams(in_streams);
+            for prefetcher in [Prefetcher::StopsAtPages, Prefetcher::CrossesPages, Prefetcher::FallsBehind] {
+                let product = Product::new(stored, &activations, &[], rounding).unwrap().with_prefetcher(prefetcher);
                 let found = computed(isa, &product);
-                prop_assert_eq!(bits(&found), bits(&portable), "{:?}, in streams: {}", isa, in_streams);
+                prop_assert_eq!(bits(&found), bits(&portable), "{:?}, {:?}", isa, prefetcher);
             }
             let mut row = vec![0.0; len];
             stored.gather(isa, columns - 1, &mut row);

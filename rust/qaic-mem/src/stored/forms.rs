@@ -13,8 +13,6 @@ use crate::convert::Isa;
 
 /// Size of a cache line in bytes.
 const LINE: usize = 64;
-/// Distance in bytes from the unit that is read to the memory that is prefetched.
-const AHEAD: usize = 4096;
 
 /// A matrix of stored rows.
 #[derive(Clone, Copy, Debug)]
@@ -114,9 +112,9 @@ pub(super) trait Tile: Copy {
     }
     /// Reads the shared values of a unit's group.
     fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> Self::Factors<S>;
-    /// Prefetches the memory [`AHEAD`] bytes after a unit. Does nothing for forms that become slower with prefetches.
+    /// Prefetches the memory `ahead` bytes after a unit. Does nothing for forms that become slower with prefetches.
     #[inline(always)]
-    fn prefetch<S: Simd>(self, _: S, _: usize) {}
+    fn prefetch<S: Simd>(self, _: S, _: usize, _: usize) {}
     /// Decodes a unit.
     fn unit<S: Simd>(self, simd: S, index: usize, row: usize, factors: Self::Factors<S>) -> [S::V; 2];
 }
@@ -195,10 +193,10 @@ impl<'a, const N: usize, const TOGETHER: usize> Units<'a, N, TOGETHER> {
     }
 
     #[inline(always)]
-    fn prefetch<S: Simd>(self, simd: S, index: usize) {
-        let ahead = self.0[index].as_ptr().cast::<u8>().wrapping_add(AHEAD);
+    fn prefetch<S: Simd>(self, simd: S, index: usize, ahead: usize) {
+        let start = self.0[index].as_ptr().cast::<u8>().wrapping_add(ahead);
         for line in 0..(TOGETHER * N).div_ceil(LINE) {
-            simd.prefetch(ahead.wrapping_add(line * LINE));
+            simd.prefetch(start.wrapping_add(line * LINE));
         }
     }
 }
@@ -318,8 +316,8 @@ macro_rules! mx_tile {
             }
 
             #[inline(always)]
-            fn prefetch<S: Simd>(self, simd: S, index: usize) {
-                self.0.prefetch(simd, index);
+            fn prefetch<S: Simd>(self, simd: S, index: usize, ahead: usize) {
+                self.0.prefetch(simd, index, ahead);
             }
 
             #[inline(always)]
@@ -361,9 +359,9 @@ impl<T: Tile, const TILES: usize, const COLUMNS: usize> Tile for Several<T, TILE
     }
 
     #[inline(always)]
-    fn prefetch<S: Simd>(self, simd: S, index: usize) {
+    fn prefetch<S: Simd>(self, simd: S, index: usize, ahead: usize) {
         for tile in self.0 {
-            tile.prefetch(simd, index);
+            tile.prefetch(simd, index, ahead);
         }
     }
 
@@ -397,8 +395,8 @@ macro_rules! quantized_tile {
             }
 
             #[inline(always)]
-            fn prefetch<S: Simd>(self, simd: S, index: usize) {
-                self.0.prefetch(simd, index);
+            fn prefetch<S: Simd>(self, simd: S, index: usize, ahead: usize) {
+                self.0.prefetch(simd, index, ahead);
             }
 
             #[inline(always)]

@@ -26,6 +26,7 @@ use thiserror::Error;
 pub use forms::StoredRows;
 pub use product::{Product, Rounding, round_to_float16};
 pub use qaic_quant::stored::{Form, Layout, TILE_ROWS, UNIT};
+pub use simd::Prefetcher;
 
 /// Reason why bytes are not a stored matrix, or why operands do not match it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -16,7 +16,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::forms::{Several, StoredRows, Tile, TilesTask, decoded};
-use super::simd::{LANES, Simd, Task, prefers_streams, run};
+use super::simd::{LANES, Prefetcher, Simd, Task, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
 
@@ -25,8 +25,7 @@ const CHUNK: usize = 32;
 /// Number of elements of a partial sum in a chunk.
 const STEPS: usize = CHUNK * UNIT / LANES;
 /// Maximum number of units for which a row of activations stays in the first-level cache while weights are read. With
-/// longer rows, cache misses stop the machine's prefetching of weights, so packed weights are prefetched on all x86
-/// processors.
+/// longer rows, cache misses stop the processor's prefetching of weights.
 const LONG_ROW: usize = 96;
 /// Maximum number of activation rows for which weights are decoded in registers.
 const FEW_ROWS: usize = 4;
@@ -126,7 +125,7 @@ pub struct Product<'a> {
     rows: usize,
     bias: &'a [f32],
     rounding: Rounding,
-    prefers_streams: bool,
+    prefetcher: Prefetcher,
 }
 
 impl<'a> Product<'a> {
@@ -163,8 +162,7 @@ impl<'a> Product<'a> {
             }
             Activations::Rows(Cow::Owned(padded))
         };
-        let prefers_streams = prefers_streams();
-        Ok(Self { weights, activations, rows, bias, rounding, prefers_streams })
+        Ok(Self { weights, activations, rows, bias, rounding, prefetcher: Prefetcher::detect() })
     }
 
     /// Splits the product into products with fewer rows, whose packed activations take limited memory.
@@ -198,11 +196,10 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Sets whether plain weights are read as several streams, and packed weights prefetched; the processor decides
-    /// otherwise. The sums are the same.
+    /// Reads weights as for another prefetcher than this machine's. The sums are the same.
     #[must_use]
-    pub const fn with_streams(mut self, prefers_streams: bool) -> Self {
-        self.prefers_streams = prefers_streams;
+    pub const fn with_prefetcher(mut self, prefetcher: Prefetcher) -> Self {
+        self.prefetcher = prefetcher;
         self
     }
 
@@ -225,7 +222,7 @@ impl<'a> Product<'a> {
         if self.rows > FEW_ROWS {
             return BLOCK_COLUMNS;
         }
-        let tiles = if self.prefers_streams { STREAMS } else { 1 };
+        let tiles = if self.prefetcher == Prefetcher::StopsAtPages { STREAMS } else { 1 };
         (BLOCK_BYTES / self.weights.row_bytes().max(1)).max(1).next_multiple_of(tiles * COLUMNS)
     }
 
@@ -342,7 +339,7 @@ impl TilesTask for Block<'_> {
             }
             Activations::Panels(packed) => return self.in_panels::<S, T, COLUMNS>(simd, tile, packed),
         };
-        let in_streams = T::IN_STREAMS && S::IS_WIDE && self.product.prefers_streams;
+        let in_streams = T::IN_STREAMS && S::IS_WIDE && self.product.prefetcher == Prefetcher::StopsAtPages;
         match (self.product.rows, in_streams, TOGETHER) {
             (1, true, COLUMNS) => self.streamed::<S, T, 1, STREAMS, { STREAMS * COLUMNS }>(simd, tile, rows),
             (2, true, COLUMNS) => self.streamed::<S, T, 2, 2, { 2 * COLUMNS }>(simd, tile, rows),
@@ -455,8 +452,8 @@ impl Block<'_> {
         let (rows, units) = (self.product.rows, self.product.weights.units());
         let activations: [_; ROWS] =
             std::array::from_fn(|row| &activations[(first_row + row).min(rows - 1) * units..][chunk.clone()]);
-        let prefetches = units > LONG_ROW || self.product.prefers_streams;
-        let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.len(), prefetches);
+        let ahead = self.product.prefetcher.ahead(units > LONG_ROW);
+        let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.len(), ahead);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             self.add(first_row + row, first_column, sums);
         }
@@ -586,7 +583,7 @@ fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
     activations: [&[[f32; UNIT]]; ROWS],
     weights: T,
     units: usize,
-    prefetches: bool,
+    ahead: Option<usize>,
 ) -> [[f32; COLUMNS]; ROWS] {
     // Index loops: `array::map` and iterators over arrays of vectors may not be inlined into the code for these
     // instructions.
@@ -599,8 +596,8 @@ fn tile<S: Simd, T: Tile, const ROWS: usize, const COLUMNS: usize>(
                 factors[column] = weights.factors(simd, index, column);
             }
         }
-        if prefetches {
-            weights.prefetch(simd, index);
+        if let Some(ahead) = ahead {
+            weights.prefetch(simd, index, ahead);
         }
         // Registers hold the numbers of four columns at a time.
         for first_column in (0..COLUMNS).step_by(4) {

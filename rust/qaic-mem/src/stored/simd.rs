@@ -68,12 +68,39 @@ pub(super) trait Task {
     fn run<S: Simd>(self, simd: S);
 }
 
-/// Returns true if this machine reads several streams of memory faster than one, and packed weights faster with prefetches.
-pub(super) fn prefers_streams() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return super::x86::stops_at_pages();
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
+/// The way in which the prefetcher of a processor follows a stream of memory, which decides how products with few rows
+/// read weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetcher {
+    /// Follows a stream to the end of its page, as on processors of Intel. Weights that are not packed are read as
+    /// several streams with AVX-512, and packed weights are prefetched.
+    StopsAtPages,
+    /// Follows a stream beyond its page, as on processors of AMD up to Zen 4. Packed weights are prefetched only if
+    /// rows are long.
+    CrossesPages,
+    /// Follows a stream beyond its page, but more slowly than Zen 5 decodes packed weights, which are prefetched from
+    /// further ahead.
+    FallsBehind,
+}
+
+impl Prefetcher {
+    /// Returns the prefetcher of this machine.
+    pub(super) fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        return super::x86::prefetcher();
+        #[cfg(not(target_arch = "x86_64"))]
+        return Self::CrossesPages;
+    }
+
+    /// Distance in bytes from the packed unit that is read to the memory that is prefetched.
+    pub(super) const fn ahead(self, has_long_rows: bool) -> Option<usize> {
+        match self {
+            Self::FallsBehind => Some(8192),
+            Self::StopsAtPages => Some(4096),
+            Self::CrossesPages if has_long_rows => Some(4096),
+            Self::CrossesPages => None,
+        }
+    }
 }
 
 /// Runs a task with the vectors of `isa`, or of the best family of this machine if that is lower.

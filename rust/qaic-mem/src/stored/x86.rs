@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 
 use super::UNIT;
-use super::simd::{BYTE_BASE, LANES, MX_BYTES, Simd, Task};
+use super::simd::{BYTE_BASE, LANES, MX_BYTES, Prefetcher, Simd, Task};
 use crate::convert::Isa;
 
 /// 256-bit vectors, two for sixteen numbers.
@@ -49,10 +49,14 @@ impl Avx512 {
     }
 }
 
-/// Returns true for processors that prefetch a stream of memory only to the end of its page, as those of Intel do. Those
-/// of AMD and Hygon prefetch beyond it; they have `sse4a`.
-pub(super) fn stops_at_pages() -> bool {
-    !is_x86_feature_detected!("sse4a")
+/// Returns the prefetcher of this machine. Only processors of AMD and Hygon have `sse4a`, and of these, Zen 5 is the first
+/// with `avxvnni`.
+pub(super) fn prefetcher() -> Prefetcher {
+    match (is_x86_feature_detected!("sse4a"), is_x86_feature_detected!("avxvnni")) {
+        (false, _) => Prefetcher::StopsAtPages,
+        (true, false) => Prefetcher::CrossesPages,
+        (true, true) => Prefetcher::FallsBehind,
+    }
 }
 
 /// Decodes the elements of half an MXFP6 block to float16, times 2^-14.
