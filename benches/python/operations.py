@@ -15,8 +15,8 @@ def operations_table() -> tuple[list[str], list[list[str]]]:
     """Counts by device and by the way in which an inference runs."""
     from qaic import _core
 
-    command = ["cargo", "test", "--quiet", "-p", "qaic-runtime", "--test", "costs", "--"]
-    command += ["--nocapture", "--test-threads", "1", "operations::"]
+    command = ["cargo", "test", "--quiet", "-p", "qaic-runtime", "--lib", "--"]
+    command += ["--nocapture", "--test-threads", "1", "tests::costs::operations::"]
     environment = {**environ, "QAIC_ONNXRUNTIME_LIB": str(_core.engine_info()[0])}
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True)
     found = _LINE.findall(done.stdout)
