@@ -260,6 +260,23 @@ def test_factors_behind_a_product_go_into_its_weight(rowwise, tmp_path):
     assert np.abs(run(result, feeds[0])["y"] - wanted).max() < 0.04 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("bias", [(), (1,), (8,), (1, 8), (6, 1), (6, 8)], ids=str)
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div"])
+def test_factors_behind_a_gemm_apply_with_a_bias_of_any_shape(kind, bias):
+    """A bias with a number per row is no part of the integer kernel, which would contain the factors."""
+    more = {
+        "rows": np.int64([6, 8]),
+        "w": RNG.standard_normal((8, 8)).astype(np.float32),
+        "c": RNG.standard_normal(bias).astype(np.float32),
+        "k": 3 * np.abs(RNG.standard_normal(8)).astype(np.float32) + 1,
+    }
+    model = model_of(["t = Reshape(x, rows)", "u = Gemm(t, w, c)", f"y = {kind}(u, k)"], more=more)
+    feeds = samples()
+    wanted = run(model, feeds[0])["y"]
+    found = run(quantized(model, profile_of(model, feeds)), feeds[0])["y"]
+    assert np.abs(found - wanted).max() < 0.04 * np.abs(wanted).max()
+
+
 def test_a_division_by_zero_is_left_where_it_is():
     more = {"w": RNG.standard_normal((8, 8)).astype(np.float32), "none": np.zeros(8, np.float32)}
     model = model_of(["u = MatMul(x, w)", "y = Div(u, none)"], more=more)

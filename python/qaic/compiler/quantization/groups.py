@@ -33,7 +33,7 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group
 from qaic.compiler.ir.value_info import ValueInfo
-from qaic.compiler.quantization.parameters import FloatGraph
+from qaic.compiler.quantization.parameters import FloatGraph, has_constant_kernel
 
 #: operators that compute each element from the elements at the same position
 _POINTWISE: Final = frozenset(
@@ -386,13 +386,11 @@ class _Joining:
 
 
 def _is_bias(group: Group, name: str, constants: ConstantReader, facts: ValueInfo) -> bool:
-    """Return True if a constant is one number, or one per output channel of a group with constant weight."""
+    """Return True if a constant is one number, or one per output channel of an integer kernel."""
     node = group.node
     if not standard(node, "Conv", "Gemm", "MatMul") or not constants.is_float(name):
         return False
-    if not constants.is_float(node.input[1]):
-        return False
-    if len(node.input) > 2 and node.input[2] and not constants.is_float(node.input[2]):
+    if not has_constant_kernel(node, constants):
         return False
     bias, shape = constants.describe(name), facts.shapes.get(node.output[0])
     if bias is None or shape is None or len(bias.dims) > len(shape):
