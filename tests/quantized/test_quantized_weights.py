@@ -292,6 +292,57 @@ def test_a_set_that_has_blocks_is_left_alone():
     np.testing.assert_array_equal(found, np.float32([1, 2, 30, 40]))
 
 
+#: form of a stored weight -> operator set, shape of its scales, and nodes that compute it
+STORED = {
+    "tensor": (13, (), [node("DequantizeLinear", ["q", "s"], ["w"])]),
+    "channels": (17, (8, 1), [node("DequantizeLinear", ["q", "flat"], ["w"], axis=0)]),
+    "blocks": (21, (8, 4), [node("DequantizeLinear", ["q", "s"], ["w"], axis=1, block_size=8)]),
+    "blocks in an older set": (
+        17,
+        (8, 4),
+        [node("DequantizeLinear", ["q", "s"], ["w"], axis=1, block_size=8)],
+    ),
+    "casts": (17, (8, 1), [node("Cast", ["q"], ["r"], to=FLOAT), node("Mul", ["r", "s"], ["w"])]),
+}
+DATA = np.random.default_rng(5).standard_normal((4, 32)).astype(np.float32)
+#: operator -> its other operand, and nodes that read the weight
+READERS = {
+    "Conv": (
+        DATA.reshape(4, 32, 1, 1),
+        [node("Reshape", ["w", "kernel"], ["k"]), node("Conv", ["x", "k"], ["y"])],
+    ),
+    "Gather": (np.int64([7, 0, 3, 3]), [node("Gather", ["w", "x"], ["y"])]),
+    "Gemm": (DATA, [node("Gemm", ["x", "w"], ["y"], transB=1)]),
+    "MatMul": (DATA, [node("Transpose", ["w"], ["t"]), node("MatMul", ["x", "t"], ["y"])]),
+}
+
+
+@pytest.mark.parametrize("operator", READERS)
+@pytest.mark.parametrize("form", STORED)
+def test_int8_keeps_integers_and_scales_of_the_model(form, operator):
+    """A scale for the whole tensor would round the weights a second time."""
+    opset, shape, nodes = STORED[form]
+    x, readers = READERS[operator]
+    rng = np.random.default_rng(4)
+    scales = (10.0 ** -rng.uniform(0, 3, shape)).astype(np.float32)
+    numbers = rng.integers(-128, 128, (8, 32)).astype(np.int8)
+    floats = numbers * (np.repeat(scales, 8, axis=1) if shape == (8, 4) else scales)
+    held = {"q": numbers, "s": scales, "flat": scales.reshape(-1), "kernel": np.int64([8, 32, 1, 1])}
+    nodes = [*nodes, *readers]
+    used = {name for made in nodes for name in made.input}
+    model = model_of(
+        nodes,
+        [info("x", x.shape, helper.np_dtype_to_tensor_dtype(x.dtype))],
+        [info("y", None)],
+        [(name, value) for name, value in held.items() if name in used],
+        opset=opset,
+    )
+    expected = floats[x] if operator == "Gather" else DATA @ floats.T
+    with qaic.Session(model, convert_to_quantize=True, calibration_data=[{"x": x}]) as session:
+        found = session.run({"x": x})["y"].reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @settings(max_examples=40)
 @given(
     k=st.sampled_from([32, 64, 96]),
