@@ -74,6 +74,31 @@ def test_a_loop_has_the_shapes_of_a_run_or_is_refused(step, trips, has_scan, sto
     assert len(found) == 1 or not trips or found[1] == expected[1]
 
 
+@pytest.mark.parametrize("is_captured", [False, True])
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_loop_has_the_shapes_that_earlier_loops_give(count, is_captured):
+    """Each loop starts with the result of the loop before it, or captures this result."""
+    nodes, last = [], "x"
+    for at in range(count):
+        other = last if is_captured else "half"
+        steps = [node("Mul", [f"s{at}", other], [f"t{at}"]), node("Identity", [f"c{at}"], [f"d{at}"])]
+        body = helper.make_graph(
+            steps,
+            f"body{at}",
+            [info(f"i{at}", [], INT64), info(f"c{at}", [], BOOL), info(f"s{at}", None)],
+            [info(f"d{at}", [], BOOL), info(f"t{at}", None)],
+        )
+        start = "x" if is_captured else last
+        nodes += [
+            node("Loop", ["trips", "", start], [f"r{at}"], body=body),
+            node("Neg", [f"r{at}"], [f"n{at}"]),
+        ]
+        last = f"n{at}"
+    constants = [("trips", np.array(2)), ("half", np.float32(0.5))]
+    model = model_of(nodes, [info("x", X.shape)], [info(last, None)], constants)
+    assert [spec.dims for spec in lowered(model).outputs] == [X.shape]
+
+
 def branching(rows):
     then = helper.make_graph([node("Neg", ["x"], ["a"])], "then", [], [info("a", None)])
     other = helper.make_graph(

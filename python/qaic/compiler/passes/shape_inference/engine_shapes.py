@@ -181,7 +181,8 @@ def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
 def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
     """Infer more shapes without the engine; changes `view`."""
     found = symbols.infer(view)
-    if loop_shapes.complete(found, inferred_body):
+    # Results of a loop may give the shapes of a later loop.
+    while loop_shapes.complete(found, inferred_body):
         found = symbols.infer_further(found)
     if _open_outputs(found):
         shape_arithmetic.complete(found)
