@@ -128,12 +128,21 @@ NOT_COMMUTING: Final = frozenset(
 )
 
 #: float inputs that are parameters of an operator rather than data. Rounding them would change shapes
-#: (Resize, Range) or the steps of quantization; the card's compiler turns them into attributes.
+#: (OneHot, Resize, Range) or the steps of quantization; the card's compiler turns them into attributes.
 _PARAMETERS: Final[dict[str, tuple[int, ...]]] = {
     "DequantizeLinear": (1,),
+    "DynamicQuantizeLSTM": (8, 10),
     "DynamicQuantizeMatMul": (2,),
+    "GatherBlockQuantized": (2,),
+    "GroupQueryAttention": (12, 13),
+    "MatMulBnb4": (2,),
     "MatMulIntegerToFloat": (2, 3),
     "MatMulNBits": (2, 3),
+    "OneHot": (1,),
+    "QAttention": (3, 4),
+    "QEmbedLayerNormalization": (8, 9, 10, 11, 12),
+    "QGemm": (1, 4, 7),
+    "QMoE": (3, 6, 9, 15, 16, 17, 18, 19, 20),
     "QuantizeLinear": (1,),
     "Range": (0, 1, 2),
     "Resize": (1, 2),

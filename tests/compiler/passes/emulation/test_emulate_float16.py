@@ -4,8 +4,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from compiler_oracle import FLOAT, HALF, half, info, kinds, lowered, model_of, node, run, run_fp16, whole
+from qaic.compiler.ir.precision import parameter_inputs
 
 RNG = np.random.default_rng(7)
 
@@ -236,6 +238,50 @@ def test_resize_scales_stay_exact():
     program = lowered(model, convert_to_fp16=True)
     assert program.outputs[0].dims == (1, 1, 4, 4)
     assert run(whole(program), {"x": normal(1, 1, 3, 3)})["y"].shape == (1, 1, 4, 4)
+
+
+def test_a_depth_stays_exact():
+    model = model_of(
+        [node("OneHot", ["x", "depth", "values"], ["y"])],
+        [info("x", [2])],
+        [info("y", None)],
+        [("depth", np.float32(4099)), ("values", np.float32([0, 1]))],
+    )
+    assert run_fp16(model, {"x": np.float32([1, 2])})["y"].shape == (2, 4099)
+
+
+def test_small_scales_of_integers_stay_exact():
+    numbers = RNG.integers(0, 256, (8, 4)).astype(np.uint8)
+    held = {"s": np.float32(1 / 64), "z": np.uint8(128), "w": numbers, "t": np.float32(1e-6)}
+    model = model_of(
+        [
+            node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            node("QGemm", ["q", "s", "z", "w", "t", "z"], ["y"], domain="com.microsoft"),
+        ],
+        [info("x", [3, 8])],
+        [info("y", [3, 4])],
+        list(held.items()),
+    )
+    x = (RNG.integers(-64, 65, (3, 8)) / 64).astype(np.float32)
+    expected = half(x @ (numbers.astype(np.float32) - 128) * np.float32(1e-6))
+    np.testing.assert_allclose(run_fp16(model, {"x": x})["y"], expected, rtol=1e-3, atol=1e-7)
+
+
+def test_no_kernel_reads_rounded_scales_of_integers():
+    """The engine's names of operands state which are scales; operators with zero points read integers."""
+    kernels = {
+        (kernel.domain, kernel.op_name)
+        for kernel in engine.get_all_opkernel_def()
+        if kernel.provider == "CPUExecutionProvider"
+    }
+    checked = 0
+    for schema in engine.get_all_operator_schema():
+        names = [value.name.lower() for value in schema.inputs]
+        if (schema.domain, schema.name) in kernels and any("zero_point" in name for name in names):
+            scales = {position for position, name in enumerate(names) if "scale" in name}
+            assert scales <= {*parameter_inputs(node(schema.name, names, ["y"]))}, schema.name
+            checked += bool(scales)
+    assert checked > 20
 
 
 def test_overflowing_constants_become_infinite_where_clipping_is_off():
