@@ -258,6 +258,23 @@ def test_half_precision_models_are_profiled_in_their_own_precision():
     assert tensors["m"].maximum == 9
 
 
+@pytest.mark.parametrize("elem_type", ["float16", "float32"])
+def test_a_given_shape_is_that_of_the_measured_value(elem_type):
+    """An output of a float16 model is a cast of the measured value."""
+    built = model(
+        [
+            helper.make_node("SplitToSequence", ["x"], ["s"], axis=0),
+            helper.make_node("ConcatFromSequence", ["s"], ["c"], axis=0),
+            helper.make_node("Relu", ["c"], ["y"]),
+        ],
+        [("x", elem_type, [4, 1])],
+        [("y", elem_type, ["n", "m"])],
+    )
+    data = np.array([[-2], [1], [3], [0.5]], elem_type)
+    found = profile(built, calibration_data=[{"x": data}], output_shapes={"y": (4, 1)}).tensors
+    assert {(tensor.minimum, tensor.maximum) for tensor in found.values()} == {(0, 3)}
+
+
 def test_nan_is_refused_by_name():
     built = model(
         [helper.make_node("Log", ["x"], ["l"]), helper.make_node("Sigmoid", ["l"], ["y"])],

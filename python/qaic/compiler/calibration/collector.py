@@ -26,7 +26,7 @@ from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import specialization, validation
 from qaic.compiler.ir.constants.in_graph import externalize_constants
 from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
-from qaic.compiler.ir.graph_edits import add_output
+from qaic.compiler.ir.graph_edits import add_output, set_shape
 from qaic.compiler.ir.graph_walk import RANDOM, STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
@@ -178,6 +178,8 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
         if name not in outputs:
             value = add_output(graph, name)
             value.type.tensor_type.elem_type = model.facts.types[name]
+            if name in model.facts.shapes:
+                set_shape(value, (None if size < 0 else size for size in model.facts.shapes[name]))
     observed.specialized, observed.known = infer_specializations(observed)
     round_as_model(observed, context.options.aic_hw_version)
     legalize_captured_values(observed.proto, observed.facts.types)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
-from compiler_oracle import HALF, info, model_of, node
+from compiler_oracle import HALF, half, info, lowered, model_of, node, run, whole
 from single_pass import applied, before, content, ops, outputs
 
 NAME = "upcast-float16"
@@ -77,3 +77,75 @@ def test_constants_that_are_outputs_too_keep_their_numbers(count):
     np.testing.assert_array_equal(found["w"], w)
     np.testing.assert_array_equal(found["z"], w)
     np.testing.assert_allclose(found["y"], x + w, rtol=1e-3)
+
+
+def sequence(name):
+    return helper.make_tensor_sequence_value_info(name, HALF, None)
+
+
+def graph(nodes, inputs, outputs):
+    return helper.make_graph(nodes, "inner", inputs, outputs)
+
+
+#: form of a sequence or optional value -> nodes from "x" to "m", which contains the rows of "x" in some order
+HELD = {
+    "elements": [
+        node("SplitToSequence", ["x"], ["s"], axis=0),
+        node("ConcatFromSequence", ["s"], ["m"], axis=0),
+    ],
+    "state of a loop": [
+        node("SequenceEmpty", [], ["e"], dtype=HALF),
+        node(
+            "Loop",
+            ["rows", "", "e"],
+            ["s"],
+            body=graph(
+                [
+                    node("Gather", ["x", "i"], ["row"], axis=0),
+                    node("SequenceInsert", ["before", "row"], ["after"]),
+                    node("Identity", ["c"], ["d"]),
+                ],
+                [
+                    info("i", [], TensorProto.INT64),
+                    info("c", [], TensorProto.BOOL),
+                    sequence("before"),
+                ],
+                [info("d", [], TensorProto.BOOL), sequence("after")],
+            ),
+        ),
+        node("ConcatFromSequence", ["s"], ["m"], axis=0, new_axis=1),
+    ],
+    "result of a branch": [
+        node(
+            "If",
+            ["true"],
+            ["s"],
+            then_branch=graph([node("SplitToSequence", ["x"], ["a"], axis=0)], [], [sequence("a")]),
+            else_branch=graph([node("SequenceConstruct", ["x"], ["b"])], [], [sequence("b")]),
+        ),
+        node("ConcatFromSequence", ["s"], ["m"], axis=0),
+    ],
+    "absent": [
+        node("Optional", [], ["s"], type=helper.make_tensor_type_proto(HALF, [3, 4])),
+        node("OptionalHasElement", ["s"], ["h"]),
+        node(
+            "If",
+            ["h"],
+            ["m"],
+            then_branch=graph([node("OptionalGetElement", ["s"], ["a"])], [], [info("a", None, HALF)]),
+            else_branch=graph([node("Identity", ["x"], ["b"])], [], [info("b", None, HALF)]),
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("form", HELD)
+def test_tensors_in_other_values_compute_in_float32(form):
+    nodes = [*HELD[form], node("Mul", ["m", "w"], ["y"])]
+    held = {"w": np.float16([0.1, 2, -3, 4]), "rows": np.array(3), "true": np.array(True)}
+    read = {name for made in nodes for name in made.input}
+    constants = [(name, value) for name, value in held.items() if name in read]
+    proto = model_of(nodes, [info("x", [3, 4], HALF)], [info("y", None, HALF)], constants, opset=18)
+    x = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float16)
+    found = run(whole(lowered(proto, output_shapes={"y": (3, 4)})), {"x": x})["y"]
+    np.testing.assert_array_equal(found, half(x * held["w"].astype(np.float32)))

@@ -46,8 +46,7 @@ def as_float32(model: onnx.ModelProto) -> bool:
     bodies = [*(list(f.node) for f in model.functions)]
     for graph in all_graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type in FLOAT_FORMATS:
-                value.type.tensor_type.elem_type = FLOAT
+            _widen_type(value.type)
         for tensor in graph.initializer:
             if tensor.data_type in FLOAT_FORMATS:
                 edit.set_values(tensor, dense(tensor).astype("float32"))
@@ -76,7 +75,7 @@ def upcast(model: Model) -> None:
         return
     fresh = FreshNames(proto.graph)
     for node in all_nodes(proto.graph.node):
-        if any(name in halves for name in node.output):
+        if standard(node, "Optional", "SequenceEmpty") or any(name in halves for name in node.output):
             _widen_attributes(node)
     for graph in all_graphs(proto.graph):
         main = graph is proto.graph
@@ -121,8 +120,17 @@ def _write_casts(model: onnx.ModelProto, types: dict[str, int]) -> None:
 
 def _widen_values(values: Iterable[onnx.ValueInfoProto], halves: Collection[str]) -> None:
     for value in values:
-        if value.name in halves:
-            value.type.tensor_type.elem_type = FLOAT
+        # Nodes read and compute the tensors in sequences, so these are in `halves`.
+        if value.name in halves or not value.type.HasField("tensor_type"):
+            _widen_type(value.type)
+
+
+def _widen_type(declared: onnx.TypeProto) -> None:
+    """Change the float16 or bfloat16 type of a tensor, or of the tensors in another value, to float32."""
+    while (form := declared.WhichOneof("value")) in {"optional_type", "sequence_type"}:
+        declared = getattr(declared, form).elem_type
+    if declared.tensor_type.elem_type in FLOAT_FORMATS:
+        declared.tensor_type.elem_type = FLOAT
 
 
 def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
@@ -183,6 +191,8 @@ def _widen_attributes(node: onnx.NodeProto) -> None:
             attribute.i = FLOAT
         elif attribute.HasField("t") and attribute.t.data_type in FLOAT_FORMATS:
             edit.set_values(attribute.t, dense(attribute.t).astype("float32"))
+        elif attribute.HasField("tp"):
+            _widen_type(attribute.tp)
 
 
 def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:
