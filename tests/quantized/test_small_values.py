@@ -279,6 +279,48 @@ def test_what_is_magnified_keeps_its_digits(reader):
     assert sqnr(*compiled(nodes, constants)) > 20
 
 
+#: factors of eight channels
+WIDE = (10 ** np.linspace(-3, 2, 8)).reshape(8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Div", ["x", "wide"], ["y"])],
+        [node("Div", ["x", "signed"], ["y"])],
+        [
+            *(node("Conv", ["x", "k"], ["p"]), node("MaxPool", ["p"], ["m"], kernel_shape=[2, 2])),
+            *(node("Sub", ["m", "wide"], ["d"]), node("Div", ["d", "wide"], ["y"])),
+        ],
+        [node("Mul", ["x", "wide"], ["p"]), node("Mul", ["p", "narrow"], ["y"])],
+        [node("Mul", ["wide", "x"], ["p"]), node("Div", ["p", "wide"], ["y"])],
+        [node("Conv", ["x", "k"], ["p"]), node("Relu", ["p"], ["r"]), node("Mul", ["narrow", "r"], ["y"])],
+        [
+            *(node("Mul", ["x", "wide"], ["p"]), node("MaxPool", ["p"], ["m"], kernel_shape=[2, 2])),
+            *(node("Mul", ["m", "narrow"], ["q"]), node("Tanh", ["q"], ["y"])),
+        ],
+    ],
+    ids=[
+        "quotient",
+        "signed quotient",
+        "deviations",
+        "product",
+        "product and quotient",
+        "filters",
+        "function",
+    ],
+)
+def test_constants_that_equalize_channels_keep_digits(nodes):
+    """One step for all channels of an operand or of the constant would hide the small ones."""
+    constants = {
+        "wide": WIDE,
+        "signed": WIDE * (-1) ** np.arange(8).reshape(8, 1, 1),
+        "narrow": 1 / WIDE,
+        "k": np.random.default_rng(3).standard_normal((8, 8, 1, 1)) * WIDE[..., None],
+    }
+    assert sqnr(*compiled(nodes, constants)) > 30
+
+
 @pytest.mark.parametrize("reader", ["Sin", "Cos"])
 def test_phases_keep_their_digits(reader):
     nodes = [PARTS[0], node("Mul", ["s0", "hundred"], ["p"]), node(reader, ["p"], ["y"])]

@@ -5,7 +5,7 @@ also if one product computes both, for scores with a mask of -10000, and for ope
 quotient magnifies.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -69,6 +69,7 @@ class SmallValues:
         for node in nodes:
             self._keep_picked(node)
             self._keep_magnified(node)
+            self._keep_scaled(node)
             self._keep_phase(node)
         read = {name for node in nodes for name in node.input}
         for name in self._makers.keys() - read:
@@ -187,19 +188,62 @@ class SmallValues:
         position = _MAGNIFYING.get(node.op_type) if standard(node, *_MAGNIFYING) else None
         if position is None or (node.op_type == "Pow" and not self._is_root(node)):
             return
-        pending = [name for name in self._read_by_group(node, position) if self._needs_small(name)]
-        if pending:
+        names = [name for name in self._read_by_group(node, position) if self._needs_small(name)]
+        self._keep(node, names, self._is_positive)
+
+    def _keep_scaled(self, node: onnx.NodeProto) -> None:
+        """Keep a product or quotient with a constant if a step would hide small values or small factors."""
+        if not standard(node, "Div", "Mul"):
+            return
+        is_quotient = node.op_type == "Div"
+        places = [at for at in ((1,) if is_quotient else (1, 0)) if self._constants.is_float(node.input[at])]
+        group = self._group_of[node_key(node)]
+        if not places or not self._parameters.profiled(group.output):
+            return
+        factors = self._constants.read(node.input[places[0]])
+        value = self._shifted(node.input[1 - places[0]], group)
+        sizes = np.abs(factors.astype(np.float64))
+        if not sizes.size or not np.isfinite(sizes).all():
+            return
+        least = _LEAST_LEVELS * self._step(group.output)
+        with np.errstate(divide="ignore"):
+            largest = float((1 / sizes if is_quotient else sizes).max())
+        found = self._parameters.profile(value)
+        is_inside = self._group_of.get(value) is group
+        if found is not None and not is_inside and self._step(value) * largest > least:
+            self._keep(node, [value], lambda _: True)
+        # The constants inside a group are not rounded.
+        if node is group.node and not group.function:
+            low, high = float(factors.min(initial=0)), float(factors.max(initial=0))
+            step, _ = self._parameters.constant(low, high, self._precision)
+            reach = 0.0 if found is None else max(-found.minimum, found.maximum)
+            is_hidden = sizes.min() < _LEAST_LEVELS * step if is_quotient else step * reach > least
+            if is_hidden:
+                self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
+
+    def _shifted(self, name: str, group: Group) -> str:
+        """Return the value from which a value of a group differs only by constants."""
+        while self._group_of.get(name) is group and standard(self._makers[name], "Add", "Sub"):
+            others = [other for other in self._makers[name].input if other not in self._constants]
+            if len(others) != 1:
+                break
+            name = others[0]
+        return name
+
+    def _keep(self, node: onnx.NodeProto, names: list[str], is_small: Callable[[str], bool]) -> None:
+        """Keep a node that magnifies values, and the producers of those that are small."""
+        if names:
             self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
         seen = set[str]()
-        while pending:
-            name = pending.pop()
-            maker, found = self._makers.get(name), self._parameters.profile(name)
-            if maker is None or name in seen or (found is not None and found.minimum < 0):
+        while names:
+            name = names.pop()
+            maker = self._makers.get(name)
+            if maker is None or name in seen or not is_small(name):
                 continue
             seen.add(name)
             self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
             if maker.op_type in _PROPORTIONAL or self._has_positive_weight(maker):
-                pending.extend(maker.input)
+                names.extend(maker.input)
 
     def _keep_phase(self, node: onnx.NodeProto) -> None:
         """Keep the producers of a sine's or exponential function's operand if its steps would be large."""
@@ -235,6 +279,11 @@ class SmallValues:
                 yield name
             elif maker.op_type in _PROPORTIONAL:
                 pending.extend(maker.input)
+
+    def _is_positive(self, name: str) -> bool:
+        """Return True if no measured value is negative."""
+        found = self._parameters.profile(name)
+        return found is None or found.minimum >= 0
 
     def _needs_small(self, name: str) -> bool:
         """Return True if a magnified value has positive values with too few levels."""
