@@ -40,7 +40,7 @@ class FloatReason(enum.Enum):
     OPERATOR = "Its operator has no quantized form."
     CONSTANT = "It computes a constant."
     TYPE = "One of its operands or results is not float32."
-    STORED_INTEGERS = "The model stores one of its constants as integers, which do not change."
+    QUANTIZED = "The model itself quantizes it, or stores one of its constants as integers."
     NO_RANGE = "The range of one of its operands or results is not known."
     EXTERNAL_FILE = "external_quantization_file keeps its result in floating point."
     KEPT_PRECISION = "keep_original_precision_for_nodes names its operator."

@@ -12,28 +12,25 @@ import onnx
 
 from qaic.compiler.diagnostics.messages import listing, warn
 from qaic.compiler.ir.constants.float16_weights import FLOAT16_MAX
-from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS, TABLE
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, FLOATS
 from qaic.compiler.ir.graph_walk import (
     RANDOM,
     SHAPE_READERS,
     STANDARD_DOMAINS,
     all_nodes,
     node_key,
-    standard,
     subgraphs,
 )
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import ROUNDED, Classification, FloatReason, PrecisionClass, has_node_options
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
+from qaic.compiler.ir.quantized_units import quantized_by_model
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.table import CompileOptions
 from qaic.support.text import nearest_name
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-#: types of integers that weights are stored in
-_STORED: Final = frozenset(code for code, (name, bits) in TABLE.items() if "int" in name and bits <= 8)
 
 
 def decide(
@@ -60,7 +57,7 @@ def decide(
     execute = _kinds(present, options.execute_nodes_in_fp16, "execute_nodes_in_fp16", tell=tell)
     half_nodes, float_nodes = _instances(model, facts, options)
     changing = set() if profiled is None else _changing(model)
-    integers = set() if profiled is None else _stored_integers(model, facts, changing)
+    quantized = set() if profiled is None else quantized_by_model(model.graph, facts.types, changing)
     outer = {node_key(node) for node in model.graph.node}
     integer = PrecisionClass.INT16 if options.quantization_precision == "Int16" else PrecisionClass.INT8
     has_bfloats = options.aic_hw_version == "ai200"
@@ -77,8 +74,8 @@ def decide(
         chosen, reason = own, None
         if profiled is not None:
             reason = _float_reason(node, facts, profiled, changing)
-            if reason is None and not integers.isdisjoint(node.input):
-                reason = FloatReason.STORED_INTEGERS
+            if reason is None and key in quantized:
+                reason = FloatReason.QUANTIZED
             if reason is FloatReason.CONSTANT and key not in outer:
                 reason = FloatReason.NESTED_GRAPH
         if profiled is not None and reason is None:
@@ -129,16 +126,6 @@ def _changing(model: onnx.ModelProto) -> set[str]:
         ):
             changing.update(node.output)
     return changing
-
-
-def _stored_integers(model: onnx.ModelProto, facts: ValueInfo, changing: set[str]) -> set[str]:
-    """Collect the constants that the model computes from integers of at most eight bits, such as weights."""
-    found = set[str]()
-    for node in model.graph.node:
-        is_read = standard(node, "Cast") and facts.types.get(node.input[0]) in _STORED
-        if is_read or standard(node, "DequantizeLinear") or not found.isdisjoint(node.input):
-            found.update(name for name in node.output if name not in changing)
-    return found
 
 
 def _float_reason(
