@@ -1,6 +1,6 @@
 """Load time, memory and tokens per second of decoders of real size, compared with llama.cpp and PyTorch.
 
-    python benches/language_models.py --peers PYTHON --write      every form and peer of 1.1B; 27 minutes
+    python benches/language_models.py --peers PYTHON --write    every form and peer of 1.1B; 10 to 27 minutes
     python benches/language_models.py --model 8B --forms MXFP6 --threads 2
 
 PYTHON is an interpreter with llama-cpp-python, gguf, torch and transformers. A peer that is not installed is
