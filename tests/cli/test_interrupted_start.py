@@ -15,9 +15,9 @@ from session_models import affine, save
 
 ROOT = Path(__file__).parents[2]
 
-# The script sends an interrupt at one import, counted from the module with the entry points, and writes the
-# number of imports. Its clock is ahead: the cache stores digests only of files that have not changed
-# recently, and then the command imports fewer modules.
+# The script sends a signal at one import, given by its name, or by its number from the module with the entry
+# points on, and writes the number of imports. Its clock is ahead: the cache stores digests only of files that
+# have not changed recently, and then the command imports fewer modules.
 HOOK = """
 import _signal, atexit, os, sys, time
 class Interruption:
@@ -25,8 +25,8 @@ class Interruption:
     def find_spec(self, name, path=None, target=None):
         if "qaic.cli.entry" in sys.modules:
             Interruption.seen += 1
-            if Interruption.seen == int(os.environ["INTERRUPTED_IMPORT"]):
-                _signal.raise_signal(_signal.SIGINT)
+            if os.environ["INTERRUPTED_IMPORT"] in {str(Interruption.seen), name}:
+                _signal.raise_signal(int(os.environ["SENT_SIGNAL"]))
 sys.meta_path.insert(0, Interruption())
 now = time.time_ns
 time.time_ns = lambda: now() + 3600 * 10**9
@@ -51,8 +51,8 @@ STARTS = {
 }
 
 
-def started(name, folder, number, prepare=None, arguments=("--help",)):
-    """Return the ended process and the number of imports."""
+def started(name, folder, number, prepare=None, arguments=("--help",), sent=signal.SIGINT):
+    """Return the ended process and the number of imports; ``number`` may be the name of an import."""
     (folder / "sitecustomize.py").write_text(HOOK)
     seen = folder / "seen"
     seen.unlink(missing_ok=True)
@@ -66,6 +66,7 @@ def started(name, folder, number, prepare=None, arguments=("--help",)):
         **os.environ,
         "PYTHONPATH": paths,
         "INTERRUPTED_IMPORT": str(number),
+        "SENT_SIGNAL": str(int(sent)),
         "SEEN_IMPORTS": str(seen),
     }
     ended = subprocess.run(
@@ -101,6 +102,16 @@ def test_interrupt_at_any_import_of_a_run_ends_it_without_a_traceback(tmp_path):
         assert ended.returncode == 130, number
         assert "Traceback" not in ended.stderr, number
         assert ended.stderr.endswith("error: interrupted\n"), number
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_that_a_library_replaces_by_its_error_ends_the_command(tmp_path, sent, code, said):
+    """Regression: numpy imports this module from C, and the command reported a bug."""
+    path = str(save(tmp_path, affine()))
+    ended, _ = started("openqaic", tmp_path, "datetime", arguments=("run", path), sent=sent)
+    assert (ended.returncode, ended.stderr) == (code, f"error: {said}\n")
 
 
 def test_ignored_interrupt_stays_ignored(tmp_path):

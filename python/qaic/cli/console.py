@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TextIO
 
 from qaic.cli import entry
 from qaic.errors import DeviceError, InternalError, OptionError, QaicError, UnknownOptionError
@@ -328,18 +328,29 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM was received; the tool cleans up as after Ctrl-C."""
 
 
+#: received signals as exceptions; an import of a library may replace such an exception by its own
+_received: Final[list[KeyboardInterrupt]] = []
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    _received.append(KeyboardInterrupt())
+    raise _received[-1]
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     # A second signal ends the process immediately.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    raise Terminated
+    _received.append(Terminated())
+    raise _received[-1]
 
 
 @contextlib.contextmanager
 def _termination() -> Iterator[None]:
     """Make SIGTERM raise `Terminated`, unless the process has a handler for it; Ctrl-C raises again."""
+    _received.clear()
     on_main_thread = threading.current_thread() is threading.main_thread()
     if on_main_thread and signal.getsignal(signal.SIGINT) is entry.interrupted:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
     if not on_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -348,6 +359,12 @@ def _termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ended(error: KeyboardInterrupt) -> int:
+    """Report the signal that ended the tool; returns the exit code."""
+    print_message("error", "terminated" if isinstance(error, Terminated) else "interrupted")
+    return exit_code(error)
 
 
 def _words(argv: Sequence[str]) -> Iterator[str]:
@@ -377,8 +394,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SUCCESS
     except KeyboardInterrupt as error:
-        print_message("error", "terminated" if isinstance(error, Terminated) else "interrupted")
-        return exit_code(error)
+        return _ended(error)
     except QaicError as error:
         from qaic.options.argv import names_in
 
@@ -398,6 +414,8 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         print_message("error", f"out of memory ({error or 'no details are known'})")
         return FAILURE
     except Exception as error:  # noqa: BLE001  # another exception is a bug and is shown completely
+        if _received:
+            return _ended(_received[0])
         import traceback
 
         print_text(traceback.format_exc(), to=sys.stderr)
