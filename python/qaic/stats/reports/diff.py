@@ -1,5 +1,6 @@
 """Differences of a new capture from a baseline, and their places."""
 
+import math
 from collections.abc import Callable
 
 from qaic.report import Cell, Column, Report, Table, columns_of
@@ -128,7 +129,7 @@ def _rows(baseline: Capture, new: Capture, key: Callable[[OpInfo], Coded]) -> li
     rows: list[tuple[Cell, ...]] = []
     for name in {**times[0], **times[1]}:
         before, after = (side.get(name) for side in times)
-        difference = (after or 0.0) - (before or 0.0)
+        difference = _difference(before or 0.0, after or 0.0)
         change = 100 * difference / before if before and after is not None else None
         executed = (round(side[name]) if name in side else None for side in counts)
         rows.append((name, before, after, difference, change, *executed))
@@ -139,7 +140,13 @@ def _rows(baseline: Capture, new: Capture, key: Callable[[OpInfo], Coded]) -> li
 def _compared(before: float | None, after: float | None) -> tuple[Cell, ...]:
     if before is None or after is None:
         return before, after, None, None
-    return before, after, after - before, 100 * (after - before) / before if before else None
+    difference = _difference(before, after)
+    return before, after, difference, 100 * difference / before if before else None
+
+
+def _difference(before: float, after: float) -> float:
+    """Return the difference of two sums, without errors of rounding."""
+    return 0.0 if math.isclose(before, after, rel_tol=1e-9) else after - before
 
 
 def _first(values: list[float]) -> float | None:
