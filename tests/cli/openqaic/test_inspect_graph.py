@@ -22,6 +22,7 @@ from qaic.cli.openqaic import main, program_graph
 from qaic.cli.openqaic.drawn_card import drawn_card
 from qaic.cli.openqaic.drawn_program import drawn_program, node_times
 from qaic.stats.reports import REPORTS, Capture
+from session_models import affine, save
 
 QPCS = Path(__file__).parents[2] / "data" / "qpc"
 UNARY = ("Relu", "Tanh", "Sqrt", "Sigmoid")
@@ -316,3 +317,15 @@ def test_titles_of_quantized_programs_name_int8(model, tmp_path):
     assert "int8" in title
     assert "uint8" not in title
     assert "unknown" not in title
+
+
+def test_the_table_of_the_page_omits_casts_of_the_compiler(tmp_path, capsys):
+    """Regression: most rows were casts without a name, which `openqaic inspect MODEL nodes` omits."""
+    page = tmp_path / "graph.html"
+    assert (
+        main(["inspect", str(save(tmp_path, affine())), "graph", "--convert-to-fp16", "-o", str(page)]) == 0
+    )
+    capsys.readouterr()
+    table = page.read_text().partition('data-table="nodes"')[2]
+    assert ">Cast</td>" not in table
+    assert re.search(r"The table omits \d+ Casts? without a name\.</p>", table)

@@ -1,6 +1,7 @@
 """The command ``openqaic``: every subcommand, from its command line to its results."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -153,6 +154,18 @@ def test_errors_about_samples_name_the_option(call, model, tmp_path):
     code, _, err = call("accuracy", model, "--to", "fp16", "--samples", "samples.npz")
     assert code == 2
     assert err.startswith("error: --samples, samples.npz: found the unknown input 'other', expected ")
+
+
+def test_files_of_a_comparison_are_written_if_the_reader_of_the_output_ends(model, tmp_path):
+    """Regression: `openqaic accuracy ... --json FILE | head` wrote nothing and succeeded."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    files = ["-o", "page.html", "--json", "report.json", "--overlay", "overlay.json"]
+    command = [sys.executable, "-m", "qaic", "accuracy", model, "--to", "fp16", *files]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert all((tmp_path / name).stat().st_size for name in files[1::2])
 
 
 WRITERS = [

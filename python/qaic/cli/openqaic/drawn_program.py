@@ -322,12 +322,13 @@ def _nodes_table(rows: list[dict[str, Any]], times_us: Mapping[str, float] | Non
     if times_us is not None:
         columns.append(Column("time", "us", "float"))
     found: list[tuple[Cell, ...]] = []
-    for row in rows:
+    shown, remark = program_graph.without_casts(rows)
+    for row in shown:
         name = row["node"] or next(iter(row["outputs"]), None)
         time = None if times_us is None else times_us.get(name or "")
         cells: tuple[Cell, ...] = (name, row["operator"], row["precision"], row["shape"], row["macs"])
         found.append(cells if times_us is None else (*cells, time))
-    return Table("nodes", "Nodes in order", tuple(columns), found)
+    return Table("nodes", "Nodes in order", tuple(columns), found, f"{remark}." if remark else None)
 
 
 def _subtitle(qpc: Qpc) -> str:

@@ -22,6 +22,7 @@ from qaic.errors import QpcError, StateError
 from qaic.qpc import Qpc
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
+from qaic.support.text import counted
 
 #: protobuf refuses larger messages
 _LARGEST_MESSAGE: Final = (1 << 31) - 1
@@ -88,6 +89,16 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
         }
         for node in operations(model.graph)
     ]
+
+
+def without_casts(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Return rows of `nodes` without the casts that the compiler adds, and a remark about these.
+
+    They have no name. The node whose result they round shows the precision.
+    """
+    shown = [row for row in rows if row["node"] is not None or row["operator"] != "Cast"]
+    omitted = len(rows) - len(shown)
+    return shown, f"The table omits {counted(omitted, 'Cast')} without a name" if omitted else ""
 
 
 def operations(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

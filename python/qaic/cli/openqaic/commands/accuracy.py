@@ -124,17 +124,21 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         **options,
     )
     reports = as_reports(report.title, report.precisions)
+    # Files come first, because the reader of the output may end.
+    written = []
+    if arguments.output is not None:
+        page = accuracy_page(in_flags(reports), report.precisions)
+        written.append(write_bytes(arguments.output, page.encode()))
+    if arguments.json not in {None, "-"}:
+        written.append(report.write_json(arguments.json))
+    if arguments.overlay is not None:
+        written.append(report.write_overlay(arguments.overlay))
     if arguments.json == "-":
         print_json(report.to_json())
     else:
         print_reports(reports)
-    if arguments.output is not None:
-        page = accuracy_page(in_flags(reports), report.precisions)
-        print_line(wrote(write_bytes(arguments.output, page.encode())), to=sys.stderr)
-    if arguments.json not in {None, "-"}:
-        print_line(wrote(report.write_json(arguments.json)), to=sys.stderr)
-    if arguments.overlay is not None:
-        print_line(wrote(report.write_overlay(arguments.overlay)), to=sys.stderr)
+    for path in written:
+        print_line(wrote(path), to=sys.stderr)
     for item in () if arguments.json == "-" else report.precisions:
         purpose = f", for {item.to}" if len(report.precisions) > 1 else ""
         if (command := _next_command(arguments, options, item)) is not None:
