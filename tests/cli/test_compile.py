@@ -232,7 +232,7 @@ def test_what_is_not_ours_is_left_alone(model, out, content, capsys):
     before = out.read_bytes() if out.is_file() else {path.name: path.read_bytes() for path in out.iterdir()}
     assert compiled(model, out) == 2
     printed = capsys.readouterr()
-    assert f"error: -aic-binary-dir: '{out}' cannot be used, it" in printed.err
+    assert f"error: -aic-binary-dir: '{out}' cannot be used: it" in printed.err
     assert printed.out == ""
     after = out.read_bytes() if out.is_file() else {path.name: path.read_bytes() for path in out.iterdir()}
     assert after == before

@@ -482,18 +482,6 @@ def test_a_difference_says_when_binaries_differ(core):
     assert "the binaries differ" not in " ".join(diff(core, core).verdict)
 
 
-@given(times=st.lists(st.integers(1, 10**6), min_size=2, max_size=9), data=st.data())
-def test_equal_times_in_another_order_have_no_difference(times, data):
-    """Regression: an error of rounding was shown as a change."""
-    sides = []
-    for durations in (times, data.draw(st.permutations(times))):
-        program = cpu_program([(f"/n{place}", "Mul") for place in range(len(durations))])
-        made = buffer(program, {(0, 0): in_row(durations)}, ucycle_hz=19_200_000)
-        sides.append(Capture([made]))
-    (row,) = diff(*sides).table("kinds").rows
-    assert row[3:5] == (0.0, 0.0)
-
-
 def test_a_difference_joins_nodes_that_are_fused_otherwise():
     """float32 fuses an activation with its convolution; int8 fuses a sum with the next convolution."""
 
