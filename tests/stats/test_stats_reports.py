@@ -474,10 +474,8 @@ def test_a_difference_says_when_binaries_differ(core):
     program.cores[0][1]["output_bytes"] += 1
     executions[0, 4][0]["dur_u"] = 100
     report = diff(core, capture(buffer(program, executions, span=(0, 300))))
-    assert report.verdict[0] == "the new program takes 25.0 % less time than the baseline (400 us -> 300 us)"
-    assert (
-        report.verdict[1] == "the binaries differ: counts of operations compare only within one compilation"
-    )
+    assert report.verdict[0].endswith("takes 25.0 % less time than the baseline (400 us -> 300 us)")
+    assert report.verdict[1].startswith("the binaries differ: counts of operations compare only within one")
     assert report.table("kinds").rows[0] == ("aicconvolutiond32", 200, 100, -100, -50, 1, 1)
     assert "the binaries differ" not in " ".join(diff(core, core).verdict)
 
