@@ -280,6 +280,9 @@ def _pool(op):
             sizes = [-(-(size + 2 * pads - 3) // stride) + 1 for size in (h, w)]
             if all((size - 1) * stride < full + pads for size, full in zip(sizes, (h, w), strict=True)):
                 more["ceil_mode"] = 1
+                if at.opset < 19 and not engine_version.is_newest():
+                    # The oldest engine counts positions beyond the padding.
+                    more.pop("count_include_pad", None)
             else:
                 sizes = [(size + 2 * pads - 3) // stride + 1 for size in (h, w)]
         at.add(op, kernel_shape=[3, 3], pads=[pads] * 4, strides=[stride] * 2, shape=(n, c, *sizes), **more)

@@ -111,5 +111,15 @@ def as_call(model):
     return moved
 
 
-#: Places of the nodes of a model.
+def as_branches(model):
+    """Move the nodes of a model into both branches of a condition."""
+    graph = model.graph
+    branch = helper.make_graph(graph.node, "branch", [], [onnx.ValueInfoProto(name="y")])
+    del graph.node[:]
+    graph.initializer.append(helper.make_tensor("yes", onnx.TensorProto.BOOL, [], [True]))
+    graph.node.append(node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch))
+    return model
+
+
+#: places of the nodes of a model
 PLACES = {"graph": lambda model: model, "function": as_call}

@@ -64,8 +64,9 @@ from qaic.compiler.passes.legalize.legalize_exports import (
     read_masks_pass,
 )
 from qaic.compiler.passes.legalize.legalize_padding import (
-    legalize_pool_padding_pass,
+    legalize_padding_pass,
     legalize_transposed_padding_pass,
+    separate_pads_pass,
 )
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_qualcomm_functions_pass
 from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains_pass
@@ -123,7 +124,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         translate_names_pass,
         infer_shapes_pass,
         legalize_resize_pass,
-        legalize_pool_padding_pass,
+        legalize_padding_pass,
         legalize_where_pass,
         legalize_division_pass,
         legalize_unchecked_pass,
@@ -155,6 +156,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         inline_fused_functions_pass,
         legalize_captured_values_pass,
         read_masks_pass,
+        separate_pads_pass,
         legalize_recurrent_pass,
         remove_unused_pass,
         externalize_constants_pass,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import AttributeProto, TensorProto, ValueInfoProto, defs, helper, shape_inference
 
-from compiler_oracle import PLACES, info, lowered, model_of, node, run, whole
+from compiler_oracle import PLACES, as_branches, info, lowered, model_of, node, run, whole
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.errors import CompileError
 
@@ -70,16 +70,7 @@ READERS = {
 }
 
 
-def nested(model):
-    """Move the nodes of a model into both branches of a condition."""
-    branch = helper.make_graph(model.graph.node, "branch", [], [ValueInfoProto(name="y")])
-    del model.graph.node[:]
-    model.graph.initializer.append(helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
-    model.graph.node.append(node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch))
-    return model
-
-
-@pytest.mark.parametrize("place", [*PLACES.values(), nested])
+@pytest.mark.parametrize("place", [*PLACES.values(), as_branches])
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_of_an_unknown_type_compiles(reader, place):
     last, expected = READERS[reader]
@@ -103,7 +94,7 @@ def test_operands_of_other_kinds_are_refused(op, operands, opset):
         lowered(model)
 
 
-@pytest.mark.parametrize("place", [*PLACES.values(), nested])
+@pytest.mark.parametrize("place", [*PLACES.values(), as_branches])
 def test_readers_of_known_types_are_inferred(place):
     """The second node gets the type of its operand from the first node."""
     # Inference writes the domain of a node that it has hidden.

@@ -32,6 +32,7 @@ from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
 from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values, read_masks
+from qaic.compiler.passes.legalize.legalize_padding import separate_pads
 from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_specializations
@@ -184,6 +185,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
     round_as_model(observed, context.options.aic_hw_version)
     legalize_captured_values(observed.proto, observed.facts.types)
     read_masks(observed.proto)
+    separate_pads(observed.proto)
     legalize_recurrent(observed.proto)
     legalize_quantized_chains(observed.proto, observed.facts.types, observed.facts.shapes)
     validation.drop_unused(observed.proto, observed.weights)

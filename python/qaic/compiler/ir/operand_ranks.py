@@ -7,6 +7,7 @@ from typing import Any, Final
 import onnx
 from onnx import inliner, shape_inference
 
+from qaic.compiler.ir.explicit_padding import has_output_shape, pad_small_result
 from qaic.compiler.ir.graph_edits import clone, import_opset
 from qaic.compiler.ir.graph_walk import all_nodes, attribute_of, nodes_of, operator_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, collect_types, dims_in
@@ -105,7 +106,8 @@ def infer_with_valid_ranks(model: onnx.ModelProto, **options: Any) -> onnx.Model
 
     Older releases read beyond the dims of an operand whose rank differs from the kernel's. All releases read
     the missing type of an operand for some operators. Such nodes are hidden until the ranks and types of
-    their operands are known. Those of functions are hidden if one is invalid.
+    their operands are known. Those of functions are hidden if one is invalid. A ConvTranspose whose
+    `output_shape` would end inference has padding instead in the result.
     """
     if not any(map(_is_doubtful, nodes_of(model))):
         return shape_inference.infer_shapes(model, **options)
@@ -150,6 +152,9 @@ def _hide_faults(view: onnx.ModelProto) -> bool:
             "no type" if _reads_type(node) and not types.keys() >= {*node.input} else rank_fault(node, dims)
             for node in hidden
         ]
+        for node, found in zip(hidden, faults, strict=True):
+            if found == "":
+                pad_small_result(node, dims)
         hidden = [node for node, found in zip(hidden, faults, strict=True) if found != ""]
         for node in hidden:
             node.domain = _HIDDEN + node.domain
@@ -175,7 +180,9 @@ def _reads_type(node: onnx.NodeProto) -> bool:
 
 def _is_doubtful(node: onnx.NodeProto) -> bool:
     """Return True if inference does not check the operands; it compares `kernel_shape` with both."""
-    return _reads_type(node) or (
+    if _reads_type(node) or has_output_shape(node):
+        return True
+    return (
         _RELEASE < _SAFE
         and standard(node, *_CHECKED)
         and (node.op_type in {"ConvTranspose", "MaxUnpool"} or not attribute_of(node, "kernel_shape", []))

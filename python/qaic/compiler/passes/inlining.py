@@ -41,7 +41,12 @@ from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_exports import ENGINE_ATTENTION, resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_narrow_casts import is_unsaturated
-from qaic.compiler.passes.legalize.legalize_padding import counts_padding, pads_itself
+from qaic.compiler.passes.legalize.legalize_padding import (
+    counts_padding,
+    joins_in_functions,
+    pads_itself,
+    rounds_up,
+)
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 from qaic.compiler.passes.legalize.legalize_quantized_chains import ROUNDING
 from qaic.compiler.passes.legalize.legalize_recurrent import may_be_batch_first
@@ -171,6 +176,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
             needs_inner_nodes(options)
             or mentions_half(proto, model.weights)
             or _divides(model)
+            or joins_in_functions(proto)
             or any(
                 resizes_from_the_end(function.node)
                 or any(
@@ -178,6 +184,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
                     or is_unchecked(node)
                     or pads_itself(node)
                     or counts_padding(node)
+                    or rounds_up(node)
                     or _may_train(node)
                     or is_unsaturated(node)
                     or may_be_batch_first(node)

@@ -12,7 +12,9 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir import graph_edits as edit
+from qaic.compiler.ir.explicit_padding import rounded_up_padding, set_padding
 from qaic.compiler.ir.graph_walk import (
+    all_nodes,
     attribute_of,
     behind,
     node_key,
@@ -20,10 +22,9 @@ from qaic.compiler.ir.graph_walk import (
     read_values,
     standard,
     subgraphs,
-    windows_of,
 )
 from qaic.compiler.ir.shape_arithmetic import computed_values
-from qaic.compiler.ir.value_info import collect_shapes, known_dims
+from qaic.compiler.ir.value_info import declared_dims, known_dims
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
@@ -196,14 +197,17 @@ def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
     right.
     """
     pools = [
-        node for node in found.graph.node if standard(node, *_POOLS) and attribute_of(node, "ceil_mode", 0)
+        node
+        for node in all_nodes(found.graph.node)
+        if standard(node, *_POOLS) and attribute_of(node, "ceil_mode", 0)
     ]
-    shapes = collect_shapes(found) if pools else {}
+    dims = declared_dims(found) if pools else {}
     for node in pools:
-        given, made = shapes.get(node.input[0]), shapes.get(node_key(node))
-        if given is None or made is None:
+        given, made = dims.get(node.input[0], (None,)), dims.get(node_key(node), (None,))
+        sizes = [size for size in given[2:] if size is not None]
+        if None in given or None in made:
             continue
-        right = _padding(node, given[2:])
+        right = rounded_up_padding(node, sizes)
         if right is not None and right[1] != made[2:]:
             return {node_key(node): right[0]}
     return {}
@@ -211,32 +215,10 @@ def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
 
 def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
     """Replace `ceil_mode` by padding in the pools of a model that is used only for inference."""
-    for node in view.graph.node:
+    for node in all_nodes(view.graph.node):
         if node_key(node) in padding:
             pads = padding[node_key(node)]
-            replaced = {"auto_pad", "ceil_mode", "pads"} if pads else {"ceil_mode"}
-            kept = [item for item in node.attribute if item.name not in replaced]
-            edit.set_attributes(node, [*kept, *([helper.make_attribute("pads", pads)] if pads else [])])
-
-
-def _padding(node: onnx.NodeProto, sizes: tuple[int, ...]) -> tuple[list[int], tuple[int, ...]] | None:
-    """Compute the padding with which a pool without `ceil_mode` has the same result, and its sizes."""
-    rank = len(sizes)
-    axes = windows_of(node, attribute_of(node, "kernel_shape", [1] * rank))
-    mode, none = attribute_of(node, "auto_pad", b"NOTSET"), [0] * (2 * rank)
-    pads = none if mode == b"VALID" else attribute_of(node, "pads", none)
-    if not len(axes) == rank == len(pads) // 2:
-        return None
-    if mode.startswith(b"SAME"):
-        return [], tuple(-(-size // stride) for size, (_, stride, _) in zip(sizes, axes, strict=True))
-    begins = pads[:rank]
-    ends: list[int] = []
-    counts: list[int] = []
-    for size, (edge, stride, step), begin, end in zip(sizes, axes, begins, pads[rank:], strict=True):
-        window = (edge - 1) * step + 1
-        count = -(-(size + begin + end - window) // stride) + 1
-        if (count - 1) * stride >= size + begin:
-            count -= 1
-        counts.append(count)
-        ends.append((count - 1) * stride + window - size - begin)
-    return [*begins, *(max(end, 0) for end in ends)], tuple(counts)
+            if pads:
+                set_padding(node, pads)
+            else:
+                edit.set_attributes(node, [item for item in node.attribute if item.name != "ceil_mode"])

@@ -38,6 +38,7 @@ from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
+from qaic.compiler.passes.legalize.legalize_padding import CONVOLUTIONS, is_padded_pool, legalize_padding
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.legalize.legalize_unchecked import fault
 from qaic.compiler.passes.shape_inference import loop_shapes
@@ -232,10 +233,9 @@ class SizeCheck:
         constants = {name: values[name] for name in names if name in values}
         if reason := heads_fault(node, shapes) or fault(node, shapes, constants):
             return reason
-        if is_over_nothing(
-            node, lambda name: (shapes[name],) if name in shapes else ()
-        ) or resizes_from_the_end([node]):
-            # The engine may end the process, because these nodes are rewritten later.
+        is_empty = is_over_nothing(node, lambda name: (shapes[name],) if name in shapes else ())
+        if is_empty or resizes_from_the_end([node]) or is_padded_pool(node):
+            # The engine may refuse them or end the process, because these nodes are rewritten later.
             return ""
         trial = trial_of(node, shapes)
         constants = {
@@ -276,6 +276,7 @@ class SizeCheck:
             alone = _alone(found, node, kinds, shapes, constants)
             is_known = not is_asked and _is_inferred(alone)
             legalize_recurrent(alone, lambda name: (shapes[name],))
+            legalize_padding(alone, lambda name: (shapes[name],), CONVOLUTIONS)
             self.answers[key] = "" if is_known else _answer(alone, trial.integers, is_run=is_run)
         return self.answers[key]
 
