@@ -1,10 +1,12 @@
 """Models of the type float16 that compute in float32."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from compiler_oracle import HALF, half, info, lowered, model_of, node, run, whole
+from compiler_oracle import HALF, PLACES, as_branches, half, info, lowered, model_of, node, run, whole
+from operator_cases import NEWEST_SET
 from single_pass import applied, before, content, ops, outputs
 
 NAME = "upcast-float16"
@@ -149,3 +151,41 @@ def test_tensors_in_other_values_compute_in_float32(form):
     x = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float16)
     found = run(whole(lowered(proto, output_shapes={"y": (3, 4)})), {"x": x})["y"]
     np.testing.assert_array_equal(found, half(x * held["w"].astype(np.float32)))
+
+
+@pytest.mark.skipif(NEWEST_SET < 26, reason="BitCast is in operator set 26")
+@pytest.mark.parametrize("place", [*PLACES.values(), as_branches])
+@pytest.mark.parametrize(
+    ("elem_type", "dtype", "options"),
+    [
+        (HALF, np.float16, {}),
+        (HALF, np.float16, {"convert_to_fp16": True}),
+        (TensorProto.BFLOAT16, ml_dtypes.bfloat16, {"aic_hw_version": "ai200"}),
+    ],
+)
+@pytest.mark.parametrize("computes", [True, False])
+def test_bits_are_those_of_the_narrow_type(computes, elem_type, dtype, options, place):
+    nodes = [
+        node("BitCast", ["x"], ["h"], to=elem_type),
+        node("Mul" if computes else "Max", ["h", "h"] if computes else ["h"], ["m"]),
+        node("BitCast", ["m"], ["i"], to=TensorProto.INT16),
+        node("BitCast", ["i"], ["n"], to=elem_type),
+        node("BitCast", ["n"], ["y"], to=TensorProto.INT16),
+    ]
+    ends = info("x", [4], TensorProto.INT16), info("y", [4], TensorProto.INT16)
+    model = place(model_of(nodes, [ends[0]], [ends[1]], opset=26))
+    h = np.array([1, -2.5, 0.3, 200], dtype)
+    found = run(whole(lowered(model, **options)), {"x": h.view(np.int16)})["y"]
+    np.testing.assert_array_equal(found, (h * h if computes else h).view(np.int16))
+
+
+@pytest.mark.parametrize("options", [{}, {"convert_to_fp16": True}])
+@pytest.mark.parametrize("window", ["BlackmanWindow", "HammingWindow", "HannWindow"])
+def test_windows_take_the_type_of_their_readers(window, options):
+    nodes = [node(window, ["n"], ["w"], output_datatype=HALF), node("Mul", ["x", "w"], ["y"])]
+    ends = info("x", [8], HALF), info("y", [8], HALF)
+    model = model_of(nodes, [ends[0]], [ends[1]], [("n", np.array(8))])
+    x = np.linspace(-1, 1, 8).astype(np.float16)
+    expected = run(model, {"x": x}, optimize=False)["y"]
+    found = run(whole(lowered(model, **options)), {"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-6)

@@ -16,23 +16,41 @@ from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.constants.in_graph import dense, lift_float_constants
 from qaic.compiler.ir.constants.weights import Weight
 from qaic.compiler.ir.elem_types import BFLOAT16, DOUBLE, FLOAT, FLOAT16, type_name
-from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, all_nodes, find_nodes, standard
+from qaic.compiler.ir.graph_walk import (
+    FreshNames,
+    all_graphs,
+    all_nodes,
+    find_nodes,
+    nodes_of,
+    op_types,
+    standard,
+)
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import FLOAT_FORMATS, has_node_options
 from qaic.compiler.ir.value_info import ValueInfo
 
 #: attributes that select the element type of an output
-_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})
+_TYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_datatype", "output_dtype"})
 
 
 def mentions_half(model: onnx.ModelProto, weights: dict[str, Weight]) -> bool:
     """Return True if a model declares float16 or bfloat16 values; types need not be inferred."""
-    return any(weight.elem_type in FLOAT_FORMATS for weight in weights.values()) or any(
-        any(v.type.tensor_type.elem_type in FLOAT_FORMATS for v in (*g.input, *g.output, *g.value_info))
-        or any(t.data_type in FLOAT_FORMATS for t in g.initializer)
-        or any(a.t.data_type in FLOAT_FORMATS or a.i in FLOAT_FORMATS for n in g.node for a in n.attribute)
-        for g in all_graphs(model.graph)
+    return (
+        any(weight.elem_type in FLOAT_FORMATS for weight in weights.values())
+        or any(_names_half(attribute) for node in nodes_of(model) for attribute in node.attribute)
+        or any(
+            any(v.type.tensor_type.elem_type in FLOAT_FORMATS for v in (*g.input, *g.output, *g.value_info))
+            or any(t.data_type in FLOAT_FORMATS for t in g.initializer)
+            for g in all_graphs(model.graph)
+        )
     )
+
+
+def _names_half(attribute: onnx.AttributeProto) -> bool:
+    """Return True if an attribute has a value of float16 or bfloat16, or selects this type."""
+    if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOAT_FORMATS:
+        return True
+    return attribute.t.data_type in FLOAT_FORMATS
 
 
 def as_float32(model: onnx.ModelProto) -> bool:
@@ -53,6 +71,9 @@ def as_float32(model: onnx.ModelProto) -> bool:
         bodies.append(list(graph.node))
     for nodes in bodies:
         for node in nodes:
+            if standard(node, "BitCast"):
+                # The widths of its types differ after the change, and a Cast has the same shape.
+                node.op_type = "Cast"
             _widen_attributes(node)
     return True
 
@@ -65,6 +86,7 @@ def upcast(model: Model) -> None:
     proto, weights, facts = model.proto, model.weights, model.facts
     types = facts.types
     _write_casts(proto, types)
+    facts.transparent |= _separate_bit_casts(proto, types)
     carriers = _carriers(proto, types)
     halves = {
         name: elem_type
@@ -118,6 +140,36 @@ def _write_casts(model: onnx.ModelProto, types: dict[str, int]) -> None:
             edit.set_attributes(node, [helper.make_attribute("to", types[node.output[0]])])
 
 
+def _separate_bit_casts(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
+    """Insert a Cast between each BitCast and its values of float16 or bfloat16, which keep this type there.
+
+    Returns the results of the casts.
+    """
+    added = set[str]()
+    if "BitCast" not in op_types(model):
+        return added
+    fresh = FreshNames(model.graph)
+
+    def separated(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        if not standard(node, "BitCast"):
+            return [node]
+        (operand,), (result,), nodes = node.input, node.output, [node]
+        if (elem_type := types.get(operand, 0)) in FLOAT_FORMATS:
+            edit.replace_input_with(node, 0, fresh.make(operand, "bits"))
+            nodes.insert(0, _cast(operand, node.input[0], elem_type))
+            types[node.input[0]] = elem_type
+            added.add(node.input[0])
+        if (elem_type := types.get(result, 0)) in FLOAT_FORMATS:
+            edit.rename_output(node, 0, fresh.make(result, "bits"))
+            nodes.append(_cast(node.output[0], result, elem_type))
+            types[node.output[0]] = elem_type
+            added.add(result)
+        return nodes
+
+    edit.rewrite_nodes(model.graph, separated)
+    return added
+
+
 def _widen_values(values: Iterable[onnx.ValueInfoProto], halves: Collection[str]) -> None:
     for value in values:
         # Nodes read and compute the tensors in sequences, so these are in `halves`.
@@ -138,7 +190,7 @@ def _carriers(model: onnx.ModelProto, types: dict[str, int]) -> set[str]:
     computed: set[str] = set()
     for graph in all_graphs(model.graph):
         for node in graph.node:
-            if not standard(node, "Cast"):
+            if not standard(node, "BitCast", "Cast"):
                 computed.update(node.input)
                 computed.update(node.output)
         if graph is not model.graph:
@@ -187,12 +239,12 @@ def _move(name: str, wide: str, halves: dict[str, int], facts: ValueInfo) -> Non
 def _widen_attributes(node: onnx.NodeProto) -> None:
     """Set the attributes that name float16 or bfloat16 to float32."""
     for attribute in node.attribute:
-        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOAT_FORMATS:
-            attribute.i = FLOAT
-        elif attribute.HasField("t") and attribute.t.data_type in FLOAT_FORMATS:
-            edit.set_values(attribute.t, dense(attribute.t).astype("float32"))
-        elif attribute.HasField("tp"):
+        if attribute.HasField("tp"):
             _widen_type(attribute.tp)
+        elif _names_half(attribute) and attribute.HasField("t"):
+            edit.set_values(attribute.t, dense(attribute.t).astype("float32"))
+        elif _names_half(attribute):
+            attribute.i = FLOAT
 
 
 def _cast(source: str, target: str, elem_type: int) -> onnx.NodeProto:

@@ -322,9 +322,7 @@ def _is_asked(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], made:
     if standard(node, "Transpose"):
         ranks = {len(attribute.ints) for attribute in node.attribute if attribute.name == "perm"}
         return bool(ranks) and len(shapes.get(node.input[0], ())) not in ranks
-    if node.domain in STANDARD_DOMAINS:
-        return node.op_type in _ASKED or node.op_type in {"Reshape", "Conv"}
-    return node.domain not in ONNX_DOMAINS
+    return node.op_type in _ASKED if node.domain in STANDARD_DOMAINS else node.domain not in ONNX_DOMAINS
 
 
 def _is_inferred(alone: onnx.ModelProto) -> bool:
@@ -363,13 +361,14 @@ def _alone(
     shapes: Mapping[str, tuple[int, ...]],
     constants: Mapping[str, NDArray[Any]],
 ) -> onnx.ModelProto:
-    """Create a model of one node; floats are float32, for which the engine has kernels."""
+    """Create a model of one node; floats are float32, for which the engine has most kernels."""
+    narrow: Collection[int] = () if standard(node, "BitCast") else _NARROW
     inputs = [
-        helper.make_tensor_value_info(name, FLOAT if kind in _NARROW else kind, shapes[name])
+        helper.make_tensor_value_info(name, FLOAT if kind in narrow else kind, shapes[name])
         for name, kind in kinds.items()
         if name not in constants
     ]
-    tensors = [numpy_helper.from_array(_widened(value), name) for name, value in constants.items()]
+    tensors = [numpy_helper.from_array(_widened(value, narrow), name) for name, value in constants.items()]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
     graph = helper.make_graph([edit.clone_unnamed(node)], "node", inputs, outputs, tensors)
     return type(found)(ir_version=found.ir_version, opset_import=found.opset_import, graph=graph)
@@ -379,8 +378,8 @@ def _alone(
 _OF_OPERATORS: Final = frozenset({"Fail", "InvalidArgument", "RuntimeException"})
 
 
-def _widened(value: NDArray[Any]) -> NDArray[Any]:
-    return value.astype("float32") if value.dtype.name in {"float16", "bfloat16"} else value
+def _widened(value: NDArray[Any], narrow: Collection[int]) -> NDArray[Any]:
+    return value.astype("float32") if helper.np_dtype_to_tensor_dtype(value.dtype) in narrow else value
 
 
 def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool) -> str:
