@@ -112,12 +112,12 @@ def as_call(model):
 
 
 def as_branches(model):
-    """Move the nodes of a model into both branches of a condition."""
-    graph = model.graph
-    branch = helper.make_graph(graph.node, "branch", [], [onnx.ValueInfoProto(name="y")])
+    """Move the nodes of a model with one output into both branches of a condition."""
+    graph, (result,) = model.graph, [value.name for value in model.graph.output]
+    branch = helper.make_graph(graph.node, "branch", [], [onnx.ValueInfoProto(name=result)])
     del graph.node[:]
     graph.initializer.append(helper.make_tensor("yes", onnx.TensorProto.BOOL, [], [True]))
-    graph.node.append(node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch))
+    graph.node.append(node("If", ["yes"], [result], then_branch=branch, else_branch=branch))
     return model
 
 

@@ -72,6 +72,7 @@ from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize_q
 from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains_pass
 from qaic.compiler.passes.legalize.legalize_quantized_weights import legalize_quantized_weights_pass
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent_pass
+from qaic.compiler.passes.legalize.legalize_statistics import legalize_statistics_pass
 from qaic.compiler.passes.legalize.legalize_unchecked import legalize_unchecked_pass
 from qaic.compiler.passes.legalize.ml_attributes import check_ml_attributes_pass
 from qaic.compiler.passes.outputs import add_every_output_pass, add_named_outputs_pass, prune_outputs_pass
@@ -119,6 +120,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         check_ml_attributes_pass,
         legalize_exports_pass,
         legalize_transposed_padding_pass,
+        legalize_statistics_pass,
         record_provenance_pass,
         add_named_outputs_pass,
         translate_names_pass,

@@ -50,6 +50,7 @@ from qaic.compiler.passes.legalize.legalize_padding import (
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import is_unit
 from qaic.compiler.passes.legalize.legalize_quantized_chains import ROUNDING
 from qaic.compiler.passes.legalize.legalize_recurrent import may_be_batch_first
+from qaic.compiler.passes.legalize.legalize_statistics import returns_statistics
 from qaic.compiler.passes.legalize.legalize_unchecked import is_unchecked
 
 _log = logging.getLogger("qaic.compiler")
@@ -185,6 +186,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
                     or pads_itself(node)
                     or counts_padding(node)
                     or rounds_up(node)
+                    or returns_statistics(node)
                     or _may_train(node)
                     or is_unsaturated(node)
                     or may_be_batch_first(node)
