@@ -38,6 +38,7 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import needs_inner_nodes
 from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
+from qaic.compiler.passes.legalize.empty_operands import COMBINING, reads_nothing
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
 from qaic.compiler.passes.legalize.legalize_exports import ENGINE_ATTENTION, resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_narrow_casts import is_unsaturated
@@ -141,13 +142,13 @@ def expand(
         model.proto = flat
 
 
-def _divides(model: Model) -> bool:
-    """Return True if functions have integer divisions that may end the process."""
-    if not any(find_nodes(function.node, DIVISIONS) for function in model.proto.functions):
+def _ends_process(model: Model) -> bool:
+    """Return True if functions have integer divisions, or operands without elements, that end the process."""
+    if not any(find_nodes(function.node, DIVISIONS | COMBINING) for function in model.proto.functions):
         return False
-    # Types are only known in the expanded model.
+    # Types and shapes are only known in the expanded model.
     flat = symbols.infer(with_weights_as_inputs(inline_functions(model.proto), model.weights))
-    return traps(flat, collect_types(flat))
+    return traps(flat, collect_types(flat)) or reads_nothing(flat)
 
 
 def _may_train(node: onnx.NodeProto) -> bool:
@@ -176,7 +177,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
         and (
             needs_inner_nodes(options)
             or mentions_half(proto, model.weights)
-            or _divides(model)
+            or _ends_process(model)
             or joins_in_functions(proto)
             or any(
                 resizes_from_the_end(function.node)

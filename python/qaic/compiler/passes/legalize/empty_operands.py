@@ -20,7 +20,7 @@ from onnx import helper
 from qaic.compiler.ir.elem_types import BOOL, INT64
 from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_attributes, set_inputs
 from qaic.compiler.ir.graph_walk import attribute_of, find_nodes, node_label, operator_of, standard
-from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets
+from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
@@ -119,7 +119,7 @@ _NOT_CHECKED: Final = frozenset({"GroupQueryAttention", "OneHot", "TopK"})
 #: operators whose results are zeros if they sum no elements
 _SUMS: Final = ("DFT", "Einsum")
 #: operators that the optimizer moves a Transpose of one operand behind, so that it transposes the others
-_COMBINING: Final = frozenset(
+COMBINING: Final = frozenset(
     {
         *("Add", "And", "Concat", "Div", "Equal", "Greater", "Less", "Max", "Mean", "Min", "Mod", "Mul"),
         *("Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
@@ -171,18 +171,39 @@ def results_in(node: onnx.NodeProto, shapes: ShapesInSets) -> list[tuple[tuple[i
     return list(dict.fromkeys(zip(*known, strict=True))) if all(known) else []
 
 
-def drop_empty_operands(model: onnx.ModelProto, types: Mapping[str, int], shapes: ShapesInSets) -> None:
+def reads_nothing(inferred: onnx.ModelProto) -> bool:
+    """Return True if an operator that the optimizer moves a Transpose behind reads no elements."""
+    dims = dims_in(inferred)
+    nodes = find_nodes(inferred.graph.node, COMBINING)
+    return any(0 in sizes for node in nodes for name in node.input for sizes in dims(name))
+
+
+def drop_empty_operands(model: onnx.ModelProto, types: Mapping[str, int], dims: DimsInSets) -> None:
     """Remove operands that add no element to a result in any set of sizes; changes `model` in place."""
-    for node in find_nodes(model.graph.node, _COMBINING):
-        known, result = {name: shapes(name) for name in (*node.input, *node.output)}, node.output[0]
-        if len({*known[result]}) == 1 and 0 in known[result][0] and result in types:
-            value = helper.make_tensor("", types[result], known[result][0], [])
+    # Models whose shapes are not inferred have no dims of these.
+    empty = {
+        node.output[0]: (tuple(attribute.t.dims),)
+        for node in find_nodes(model.graph.node, {"Constant"})
+        for attribute in node.attribute
+        if 0 in attribute.t.dims
+    }
+    for node in find_nodes(model.graph.node, COMBINING):
+        known = {name: dims(name) or empty.get(name, ()) for name in (*node.input, *node.output)}
+        result = node.output[0]
+        sizes = known[result][0] if len({*known[result]}) == 1 else ()
+        made = [size for size in sizes if size is not None]
+        if 0 in made and len(made) == len(sizes) and result in types:
+            value = helper.make_tensor("", types[result], made, [])
             node.op_type = "Constant"
             set_inputs(node, ())
             set_attributes(node, [helper.make_attribute("value", value)])
         elif node.op_type == "Concat":
             axis = attribute_of(node, "axis", 0)
-            kept = [name for name in node.input if not known[name] or any(dims[axis] for dims in known[name])]
+            kept = [
+                name
+                for name in node.input
+                if not known[name] or any(sizes[axis] != 0 for sizes in known[name])
+            ]
             set_inputs(node, kept or node.input[:])
 
 

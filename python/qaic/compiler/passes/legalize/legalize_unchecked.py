@@ -556,5 +556,5 @@ def legalize_unchecked_pass(model: Model, _: Context) -> None:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
     for proto in (model.proto, *model.specialized):
-        drop_empty_operands(proto, model.facts.types, shapes)
+        drop_empty_operands(proto, model.facts.types, dims)
     model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))

@@ -32,6 +32,7 @@ from qaic.compiler.ir.value_info import (
     untyped_values,
 )
 from qaic.compiler.passes.emulation.upcast_float16 import as_float32
+from qaic.compiler.passes.legalize.empty_operands import drop_empty_operands
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
@@ -62,6 +63,7 @@ def complete(
     legalize_where(probe, types)
     legalize_division(probe, types, shapes_in(view))
     legalize_recurrent(probe, dims_in(view))
+    drop_empty_operands(probe, types, dims_in(view))
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)
