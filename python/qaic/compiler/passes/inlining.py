@@ -40,7 +40,11 @@ from qaic.compiler.ir.value_info import collect_types
 from qaic.compiler.passes.emulation.upcast_float16 import mentions_half
 from qaic.compiler.passes.legalize.empty_operands import COMBINING, reads_nothing
 from qaic.compiler.passes.legalize.legalize_division import DIVISIONS, traps
-from qaic.compiler.passes.legalize.legalize_exports import ENGINE_ATTENTION, resizes_from_the_end
+from qaic.compiler.passes.legalize.legalize_exports import (
+    ENGINE_ATTENTION,
+    resizes_from_the_end,
+    selects_without_kernel,
+)
 from qaic.compiler.passes.legalize.legalize_narrow_casts import is_unsaturated
 from qaic.compiler.passes.legalize.legalize_padding import (
     counts_padding,
@@ -142,13 +146,18 @@ def expand(
         model.proto = flat
 
 
-def _ends_process(model: Model) -> bool:
-    """Return True if functions have integer divisions, or operands without elements, that end the process."""
+def _is_rewritten(model: Model) -> bool:
+    """Return True if functions have nodes that must be rewritten, depending on types and shapes.
+
+    These are integer divisions and operands without elements, which may end the process, and Where nodes for
+    which the engine has no kernel.
+    """
     if not any(find_nodes(function.node, DIVISIONS | COMBINING) for function in model.proto.functions):
         return False
     # Types and shapes are only known in the expanded model.
     flat = symbols.infer(with_weights_as_inputs(inline_functions(model.proto), model.weights))
-    return traps(flat, collect_types(flat)) or reads_nothing(flat)
+    types = collect_types(flat)
+    return traps(flat, types) or reads_nothing(flat) or selects_without_kernel(flat, types)
 
 
 def _may_train(node: onnx.NodeProto) -> bool:
@@ -177,7 +186,7 @@ def inline_for_nodes_pass(model: Model, context: Context) -> None:
         and (
             needs_inner_nodes(options)
             or mentions_half(proto, model.weights)
-            or _ends_process(model)
+            or _is_rewritten(model)
             or joins_in_functions(proto)
             or any(
                 resizes_from_the_end(function.node)

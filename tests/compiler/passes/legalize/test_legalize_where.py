@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from compiler_oracle import info, lowered, model_of, node, run, whole
+from compiler_oracle import PLACES, info, lowered, model_of, node, run, whole
 
 TYPES = [bool, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.float32]
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("is_nested", [False, True])
-def test_where_selects_on_every_type(dtype, is_nested):
+def test_where_selects_on_every_type(dtype, is_nested, place):
     elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     # Inputs of a program have fewer types than inner values.
     border = elem_type if dtype is not np.uint16 else TensorProto.INT32
@@ -33,7 +34,8 @@ def test_where_selects_on_every_type(dtype, is_nested):
     nodes.append(node("Cast", ["result"], ["y"], to=border))
     inputs = [info("c", [2, 1], TensorProto.BOOL), info("a", [3], border), info("b", [2, 3], border)]
     inputs += [info("go", [], TensorProto.BOOL)] if is_nested else []
-    program = whole(lowered(model_of(nodes, inputs, [info("y", [2, 3], border)])))
+    model = PLACES[place](model_of(nodes, inputs, [info("y", [2, 3], border)]))
+    program = whole(lowered(model))
     rng = np.random.default_rng(0)
     limits = (0, 2) if dtype is bool else (0, 127)
     given = helper.tensor_dtype_to_np_dtype(border)

@@ -419,14 +419,19 @@ def legalize_resize_pass(model: Model, _: Context) -> None:
 _WITHOUT_KERNEL: Final = frozenset({BOOL, INT8, INT16, UINT16})
 
 
+def selects_without_kernel(model: onnx.ModelProto, types: Mapping[str, int]) -> bool:
+    """Return True if a Where outside functions has a type for which the engine has no kernel."""
+    nodes = find_nodes(model.graph.node, {"Where"})
+    return any(_elem_type(node, types) in _WITHOUT_KERNEL for node in nodes)
+
+
 def legalize_where(model: onnx.ModelProto, types: Mapping[str, int]) -> dict[str, Added]:
     """Rewrite the Where nodes for which the engine has no kernel; changes `model` in place.
 
     The model has no functions with such nodes. Returns the added values.
     """
     added: dict[str, Added] = {}
-    nodes = find_nodes(model.graph.node, {"Where"})
-    if not any(_elem_type(node, types) in _WITHOUT_KERNEL for node in nodes):
+    if not selects_without_kernel(model, types):
         return added
     fresh = FreshNames(model.graph)
 

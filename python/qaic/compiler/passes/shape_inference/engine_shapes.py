@@ -35,6 +35,7 @@ from qaic.compiler.passes.emulation.upcast_float16 import as_float32
 from qaic.compiler.passes.legalize.empty_operands import drop_empty_operands
 from qaic.compiler.passes.legalize.legalize_division import legalize_division
 from qaic.compiler.passes.legalize.legalize_exports import legalize_where
+from qaic.compiler.passes.legalize.legalize_padding import separate_pads
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.errors import QaicError
@@ -64,6 +65,7 @@ def complete(
     legalize_division(probe, types, shapes_in(view))
     legalize_recurrent(probe, dims_in(view))
     drop_empty_operands(probe, types, dims_in(view))
+    separate_pads(probe)
     is_widened = as_float32(probe)
     for name in names:
         add_output(probe.graph, name)
