@@ -63,6 +63,7 @@ from qaic.compiler.passes.legalize.legalize_exports import (
     legalize_where_pass,
     read_masks_pass,
 )
+from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts_pass
 from qaic.compiler.passes.legalize.legalize_padding import (
     legalize_padding_pass,
     legalize_transposed_padding_pass,
@@ -153,7 +154,8 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         plan_quantization_pass,
         insert_qdq_pass,
     ),
-    "emulate": (round_partition_traffic_pass, emulate_float16_pass),
+    # The casts compare values that are rounded to float16.
+    "emulate": (round_partition_traffic_pass, emulate_float16_pass, legalize_narrow_casts_pass),
     "interface": (
         inline_fused_functions_pass,
         legalize_captured_values_pass,

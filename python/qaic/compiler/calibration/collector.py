@@ -32,6 +32,7 @@ from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
 from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values, read_masks
+from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts
 from qaic.compiler.passes.legalize.legalize_padding import separate_pads
 from qaic.compiler.passes.legalize.legalize_quantized_chains import legalize_quantized_chains
 from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
@@ -183,6 +184,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
                 set_shape(value, (None if size < 0 else size for size in model.facts.shapes[name]))
     observed.specialized, observed.known = infer_specializations(observed)
     round_as_model(observed, context.options.aic_hw_version)
+    legalize_narrow_casts(observed.proto, observed.facts.types)
     legalize_captured_values(observed.proto, observed.facts.types)
     read_masks(observed.proto)
     separate_pads(observed.proto)

@@ -36,7 +36,6 @@ from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization_for_integers_pass
-from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts_pass
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions, is_quantizing
@@ -126,7 +125,6 @@ def _reference(name: str, numbers: Mapping[str, int], constants: Mapping[str, st
 FLOAT_GRAPH: Final = (
     upcast_float16_pass,
     fold_batch_normalization_for_integers_pass,
-    legalize_narrow_casts_pass,
 )
 
 

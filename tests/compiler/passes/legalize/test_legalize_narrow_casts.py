@@ -30,6 +30,18 @@ def test_numbers_beyond_the_largest_one_round_as_onnx_defines(kind, right, sign,
     np.testing.assert_array_equal(found, sign * np.float32(right))
 
 
+@pytest.mark.parametrize(("options", "right"), [({}, 57344), ({"convert_to_fp16": True}, np.inf)])
+def test_numbers_are_compared_after_they_are_rounded_to_float16(options, right):
+    nodes = [
+        node("Add", ["x", "x"], ["a"]),
+        node("Cast", ["a"], ["n"], to=TensorProto.FLOAT8E5M2, saturate=0),
+        node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = model_of(nodes, [info("x", [1])], [info("y", [1])], opset=19)
+    # The nearest float16 of the sum, 61430, is 61440, the midpoint.
+    assert run(whole(lowered(model, **options)), {"x": np.float32([30715])})["y"] == right
+
+
 @pytest.mark.parametrize(
     ("kind", "more"),
     [("FLOAT8E4M3FN", {}), ("FLOAT8E5M2", {"saturate": 1}), ("FLOAT8E5M2FNUZ", {"saturate": 0})],
