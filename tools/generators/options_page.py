@@ -14,7 +14,7 @@ from qaic.options.help_text import render_help
 from qaic.options.names import normalize
 from qaic.options.rows.runner import RunnerOptions
 from qaic.options.rules import Rule, Severity
-from qaic.options.spec import Documented, Effect, FlagForm, OptionSpec, Stage, rows_of
+from qaic.options.spec import Effect, FlagForm, OptionSpec, Stage, rows_of
 from qaic.options.table import SPECS
 
 if TYPE_CHECKING:
@@ -34,12 +34,31 @@ _COLUMNS = ("option", "value", "default", "flag", "effect", "documented", "meani
 
 _RUNNER_COLUMNS = ("flag", "value", "default", "effect", "documented", "meaning")
 
-_DOCUMENTED = {
-    Documented.SESSION: "Session",
-    Documented.CLI: "tools",
-    Documented.CONFIG: "classes",
-    Documented.NOWHERE: "",
-}
+# Options that the vendor documents elsewhere than for `Session`; options of the tools are documented there.
+_OF_TOOLS = frozenset(
+    {
+        *("aic_hw", "aic_hw_version", "allow_mxint8_mdp_io", "batchsize", "compile_only", "input_list_file"),
+        *("io_encrypt", "mdts_mos", "mxfp6_matmul", "mxint8_kv_cache", "network_specialization_config"),
+        *("ols_config", "qpc_crc", "quantization_schema", "register_custom_op", "retained_state"),
+        *("split_model_io", "split_retained_state_io", "stats_level", "sub_functions"),
+        *("use_random_input_data", "user_tiled", "verbose"),
+    }
+)
+_OF_CLASSES = frozenset(
+    {
+        *("direct_api", "exclude_mxfp6_matmul", "force_vtcm_spill", "graph_names", "process_lock"),
+        *("submit_num_retries", "submit_timeout", "threads_per_queue"),
+    }
+)
+_IN_CODE_ONLY = frozenset({"oversubscription_name"})
+# Options whose flags follow from the general rule only, and are in no public text.
+INFERRED_FLAGS = frozenset(
+    {
+        *("always_expand_onnx_functions", "compile_threads", "dump_embedding_tables", "dynamic_shape_input"),
+        *("enable_debug", "exclude_mxfp6_matmul", "host_preproc", "io_crc", "io_crc_stride"),
+        *("load_embedding_tables", "ols_config"),
+    }
+)
 
 _INTRODUCTION = """\
 # Options
@@ -151,8 +170,8 @@ def _runner_row(spec: OptionSpec) -> tuple[str, ...]:
     flags = ", ".join(f"`{text}`" for text in (main if takes_none else f"{main}=…", *others))
     if flag.form in {FlagForm.REPEAT, FlagForm.COUNT}:
         flags += " (repeat)"
-    documented = "ours" if flag.ours else _DOCUMENTED[spec.documented]
-    return flags, spec.codec.expected, _default(spec.default), _effect(spec), documented, spec.summary
+    place = "ours" if flag.ours else documented(spec)
+    return flags, spec.codec.expected, _default(spec.default), _effect(spec), place, spec.summary
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -170,17 +189,27 @@ def _row(spec: OptionSpec) -> tuple[str, ...]:
         others += [f"`{name}`" for name in (spec.aic.name, spec.aic.json_key) if name not in own]
     if others:
         meaning += f" Also: {', '.join(others)}."
-    flag = _flag(spec) + ("\\*" if spec.flag is not None and spec.flag.inferred else "")
-    documented = "ours" if spec.ours else _DOCUMENTED[spec.documented]
+    flag = _flag(spec) + ("\\*" if spec.name in INFERRED_FLAGS else "")
     return (
         f"`{spec.name}`",
         spec.codec.expected,
         _default(spec.default),
         flag,
         _effect(spec),
-        documented,
+        documented(spec),
         meaning,
     )
+
+
+def documented(spec: OptionSpec) -> str:
+    """Return the place in the vendor's documents, or ``ours``."""
+    if spec.ours:
+        return "ours"
+    if spec.stage is Stage.CLI or spec.name in _OF_TOOLS:
+        return "tools"
+    if spec.name in _OF_CLASSES:
+        return "classes"
+    return "" if spec.name in _IN_CODE_ONLY else "Session"
 
 
 def _effect(spec: OptionSpec) -> str:

@@ -51,15 +51,6 @@ class FlagForm(enum.Enum):
     ACTION = "action"  # -flag, and nothing else is done
 
 
-class Documented(enum.Enum):
-    """Place of an option in the vendor's documents."""
-
-    SESSION = "keyword arguments of Session"
-    CLI = "command line"
-    CONFIG = "configuration classes"
-    NOWHERE = "nowhere"
-
-
 @dataclass(frozen=True, slots=True)
 class Flag:
     """Command line flag of an option."""
@@ -74,8 +65,6 @@ class Flag:
     others: tuple[str, ...] = ()
     #: Text that `openqaic` prints; empty for `text`, None if `openqaic` has no such flag.
     of_openqaic: str | None = ""
-    #: True if the spelling follows from the general rule only, and is in no public text.
-    inferred: bool = False
     #: True if the vendor's tools have no such flag, although they have another way to the same thing.
     ours: bool = False
 
@@ -102,10 +91,10 @@ class JsonForm(enum.Enum):
 class AicField:
     """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig``."""
 
-    #: Field and constructor argument.
-    name: str
     #: Documented default of the class. It is never a request: only fields that were set count.
     default: bool | int | float | str | tuple[str, ...]
+    #: Field and constructor argument; by default the row's name without ``aic_``.
+    name: str = ""
     #: Key in the flat back-end extension dictionary, in its exact case; by default stage and name.
     json_key: str = ""
     #: Type of the field and of the JSON value; by default that of the row's codec, or a text.
@@ -144,8 +133,6 @@ class OptionSpec:
     sdk_only: bool = False
     #: True if it is a keyword argument and a YAML key too, not only a flag.
     keyword: bool = True
-    #: Place in the vendor's documents.
-    documented: Documented = Documented.SESSION
     #: Field of the configuration classes.
     aic: AicField | None = None
     #: Heading of the group of options it belongs to.
@@ -190,14 +177,18 @@ def _row(
     in_container: bool = True,
     **more: Any,
 ) -> OptionSpec:
+    if flag is _NAMED and stage is Stage.RUNTIME:
+        # No tool of this package takes these options.
+        flag = None
     if flag is not None:
         is_switch = isinstance(codec, Bool) and flag.form is FlagForm.VALUE
         text = flag.text or name.replace("_", "-")
         flag = replace(flag, text=text, form=FlagForm.SWITCH if is_switch else flag.form)
     if aic is not None:
         form = _JSON_FORMS.get(type(codec), JsonForm.TEXT) if aic.form is JsonForm.TEXT else aic.form
-        key = aic.json_key or f"{'runtime' if stage is Stage.RUNTIME else 'compiler'}_{aic.name}"
-        aic = replace(aic, json_key=key, form=form)
+        field_name = aic.name or name.removeprefix("aic_")
+        key = aic.json_key or f"{'runtime' if stage is Stage.RUNTIME else 'compiler'}_{field_name}"
+        aic = replace(aic, name=field_name, json_key=key, form=form)
     return OptionSpec(
         name=name,
         stage=stage,
@@ -218,29 +209,19 @@ def option(
     effect: Effect = Effect.BEHAVIOR,
     *,
     flag: Flag | None = _NAMED,
-    ours: bool = False,
-    documented: Documented = Documented.SESSION,
     **more: Any,
 ) -> T | D:
     """Declare a row of the option table as a dataclass field; ``more`` are other fields of `OptionSpec`.
 
-    Without ``flag``, the flag is the name with hyphens; None means no flag. Without ``effect``, the option
-    changes results, stored data or accepted input. Options of the compiler are part of the container, except
-    for those that write a file, and those with ``in_container=False``.
+    Without ``flag``, the flag is the name with hyphens; run options then have no flag. None means no flag.
+    Without ``effect``, the option changes results, stored data or accepted input. Options of the compiler are
+    part of the container, except for those that write a file, and those with ``in_container=False``.
 
     The return type is that of the field's value, so that the type checker compares the annotation of the
     field with the codec and the default, as `dataclasses.field` does.
     """
-    metadata = {
-        **more,
-        "codec": codec,
-        "default": default,
-        "summary": summary,
-        "effect": effect,
-        "flag": flag,
-        "ours": ours,
-        "documented": Documented.NOWHERE if ours else documented,
-    }
+    row = {"codec": codec, "default": default, "summary": summary, "effect": effect, "flag": flag}
+    metadata = {**more, **row}
     empty: Any = default
     # A mutable default is copied for every instance.
     return (
@@ -265,12 +246,5 @@ def tool_option(
     ours: bool = False,
 ) -> T | D:
     """Declare a row that is a flag of a tool and no keyword; ``others`` are further texts of the flag."""
-    return option(
-        codec,
-        default,
-        summary,
-        effect,
-        flag=Flag("", form, others=others, ours=ours),
-        documented=Documented.CLI,
-        keyword=False,
-    )
+    flag = Flag("", form, others=others, ours=ours)
+    return option(codec, default, summary, effect, flag=flag, keyword=False)

@@ -13,7 +13,7 @@ from qaic.options.codecs.structures import ModelInput, ModelInputs, OutputShapes
 from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.specializations import SpecializationEntry, Specializations
-from qaic.options.spec import AicField, Documented, Effect, Flag, FlagForm, JsonForm, option, switch
+from qaic.options.spec import AicField, Effect, Flag, FlagForm, JsonForm, option, switch
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -63,25 +63,16 @@ class GraphOptions:
         ours=True,
     )
     dynamic_shape_input: tuple[str, ...] = option(
-        ListOf(Str()),
-        (),
-        "Inputs that accept any size up to the value of `onnx_define_symbol`.",
-        flag=Flag(inferred=True),
+        ListOf(Str()), (), "Inputs that accept any size up to the value of `onnx_define_symbol`."
     )
-    always_expand_onnx_functions: bool = switch(
-        "Inline all functions of the model before other passes.", flag=Flag(inferred=True)
-    )
+    always_expand_onnx_functions: bool = switch("Inline all functions of the model before other passes.")
     batchsize: int | None = option(
-        Int(ge=1, le=INT32_MAX),
-        None,
-        "Size of the first dimension of every input where it is 1 or a symbol.",
-        documented=Documented.CLI,
+        Int(ge=1, le=INT32_MAX), None, "Size of the first dimension of every input where it is 1 or a symbol."
     )
     network_specialization_config: tuple[SpecializationEntry, ...] = option(
         Specializations(),
         (),
         "Specializations with sizes of the symbolic dimensions; the input shapes select one.",
-        documented=Documented.CLI,
     )
     custom_io_list_file: tuple[CustomIo, ...] = option(
         CustomIoList(),
@@ -99,12 +90,9 @@ class GraphOptions:
     )
     retained_state: bool = switch(
         "Keep output `X_RetainedState` on the device as input `X` of the next inference.",
-        documented=Documented.CLI,
-        aic=AicField("retained_state", default=False),
+        aic=AicField(default=False),
     )
-    split_retained_state_io: bool = switch(
-        "Allow the host to read and write the state of each sequence.", documented=Documented.CLI
-    )
+    split_retained_state_io: bool = switch("Allow the host to read and write the state of each sequence.")
     whole_caches: bool = switch("Read and write whole caches, not only the attended rows.", ours=True)
     stored_weights: bool = switch(
         "Use large weights in the mapped container; if false, the engine copies them.",
@@ -112,58 +100,46 @@ class GraphOptions:
         ours=True,
     )
     split_model_io: bool = switch(
-        "Split inputs and outputs of the program, for separate prefill and decode.",
-        Effect.RECORDED,
-        documented=Documented.CLI,
+        "Split inputs and outputs of the program, for separate prefill and decode.", Effect.RECORDED
     )
     sub_functions: bool = switch(
-        "Keep the functions of the model as functions of the program.",
-        Effect.RECORDED,
-        documented=Documented.CLI,
+        "Keep the functions of the model as functions of the program.", Effect.RECORDED
     )
     register_custom_op: tuple[InputFileContent, ...] = option(
         ListOf(FileContent("YAML file")),
         (),
         "YAML files that describe custom operators and their libraries.",
         flag=Flag(form=FlagForm.REPEAT, others=("registered-custom-op",)),
-        documented=Documented.CLI,
     )
     load_embedding_tables: InputFileContent | None = option(
-        FileContent("zip file"),
-        None,
-        "Tables that replace the constants of the same name.",
-        flag=Flag(inferred=True),
+        FileContent("zip file"), None, "Tables that replace the constants of the same name."
     )
     dump_embedding_tables: Path | None = option(
         FilePath("zip file to write"),
         None,
         "Write the embedding tables of the model.",
         Effect.FILE,
-        flag=Flag(inferred=True, of_openqaic=None),
+        flag=Flag(of_openqaic=None),
     )
     host_preproc: bool | None = option(
         Bool(),
         None,
         "Count conversions of inputs and outputs as work of the host; results do not change.",
         Effect.DIAGNOSTIC,
-        flag=Flag(inferred=True),
-        aic=AicField("do_host_preproc", default=True),
+        aic=AicField(default=True, name="do_host_preproc"),
     )
     aic_preproc: bool = switch(
         "Count conversions of inputs and outputs as work of the device.", Effect.DIAGNOSTIC
     )
     compile_only: bool = switch(
-        "Only compile; without this option, `qaic-exec` also runs the program.",
-        documented=Documented.CLI,
-        in_container=False,
+        "Only compile; without this option, `qaic-exec` also runs the program.", in_container=False
     )
     aic_hw: bool | None = option(
         CompilationTarget(),
         None,
         "Compile for the card instead of the host reference; openqaic treats both alike.",
         Effect.RECORDED,
-        documented=Documented.CLI,
-        aic=AicField("compilation_target", "hardware", form=JsonForm.TARGET),
+        aic=AicField("hardware", "compilation_target", form=JsonForm.TARGET),
     )
     aic_hw_version: str | None = option(
         HardwareVersion(),
@@ -171,26 +147,21 @@ class GraphOptions:
         "Hardware family of the program; unset means `2.0`. Only `ai200` has bfloat16.",
         Effect.VALIDATED,
         aliases=("hwversion",),
-        documented=Documented.CLI,
-        aic=AicField("hardware_version", "2.0"),
+        aic=AicField("2.0", "hardware_version"),
     )
     graph_names: tuple[str, ...] = option(
         ListOf(Str(), distinct=True),
         (),
         "Names of the graphs of the container, one for each specialization.",
         flag=None,
-        documented=Documented.CONFIG,
-        aic=AicField("graph_names", (), "graph_names", JsonForm.NAMES),
+        aic=AicField((), json_key="graph_names", form=JsonForm.NAMES),
     )
-    qpc_crc: bool = switch(
-        "Store checksums in the container, and verify them when it is loaded.", documented=Documented.CLI
-    )
+    qpc_crc: bool = switch("Store checksums in the container, and verify them when it is loaded.")
     io_encrypt: str | None = option(
         Str(),
         None,
         "Encrypt inputs and outputs. Not available without the SDK.",
         Effect.VALIDATED,
-        documented=Documented.CLI,
         sdk_only=True,
     )
     target: str = option(

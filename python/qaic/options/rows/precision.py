@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.scalars import ListOf, Str
 from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
-from qaic.options.spec import AicField, Documented, Flag, JsonForm, option, switch
+from qaic.options.spec import AicField, Flag, JsonForm, option, switch
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -18,7 +18,7 @@ class PrecisionOptions:
 
     convert_to_fp16: bool = switch(
         "Compute floating-point nodes in float16, and store weights as float16.",
-        aic=AicField("convert_to_fp16", default=True, json_key="compiler_convert_to_FP16"),
+        aic=AicField(default=True, json_key="compiler_convert_to_FP16"),
     )
     clip_fp16_constants: bool = switch(
         "Clip constants beyond the range of float16; if false, they become infinite.", default=True, ours=True
@@ -39,24 +39,18 @@ class PrecisionOptions:
     mxfp6_matmul: bool = switch(
         "Store constant weights of matrix products in the 6-bit block format MXFP6.",
         aliases=("mxfp6",),
-        documented=Documented.CLI,
-        aic=AicField("mxfp6_matmul_weights", default=False),
+        aic=AicField(default=False, name="mxfp6_matmul_weights"),
     )
     exclude_mxfp6_matmul: tuple[str, ...] = option(
         ListOf(Str(), spaces=True),
         (),
         "Matrix products, by node or output name, whose weights do not change.",
-        flag=Flag(inferred=True),
-        documented=Documented.CONFIG,
-        aic=AicField("exclude_mxfp6_matmul", "", form=JsonForm.SPACED),
+        aic=AicField("", form=JsonForm.SPACED),
     )
     allow_mxint8_mdp_io: bool = switch(
         "Round floats that pass between partitions to the 8-bit block format MXINT8.",
-        documented=Documented.CLI,
-        aic=AicField("mxint8_mdp_io", default=False),
+        aic=AicField(default=False, name="mxint8_mdp_io"),
     )
     mxint8_kv_cache: bool = switch(
-        "Keep retained state in the 8-bit block format MXINT8.",
-        flag=Flag(ours=True),
-        documented=Documented.CLI,
+        "Keep retained state in the 8-bit block format MXINT8.", flag=Flag(ours=True)
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from qaic.options.codecs.enumerations import RandomInputData, Samples
 from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Float, Int
 from qaic.options.files.parsed_file import FileContent, InputFileContent
-from qaic.options.spec import Documented, Effect, Flag, FlagForm, option, switch
+from qaic.options.spec import Effect, Flag, FlagForm, option, switch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,9 +42,7 @@ class QuantizationOptions:
     quantization_schema_constants: str = option(
         _SCHEMA, "symmetric_with_uint8", "Schema that converts the range of a constant to scale and offset."
     )
-    quantization_schema: str | None = option(
-        _SCHEMA, None, "Schema for activations and constants.", documented=Documented.CLI
-    )
+    quantization_schema: str | None = option(_SCHEMA, None, "Schema for activations and constants.")
     quantization_calibration: str = option(
         Enum("None", "KLMinimization", "KLMinimizationV2", "Percentile", "MSE", "SQNR"),
         "None",
@@ -81,17 +79,13 @@ class QuantizationOptions:
         in_container=False,
     )
     input_list_file: InputFileContent | None = option(
-        FileContent("list of samples"),
-        None,
-        "List of the files of samples, one line for each sample.",
-        documented=Documented.CLI,
+        FileContent("list of samples"), None, "List of the files of samples, one line for each sample."
     )
     use_random_input_data: str | None = option(
         RandomInputData(),
         None,
         "Use random samples, uniform or gaussian; they are not suited to judge accuracy.",
         flag=Flag(form=FlagForm.OPTIONAL),
-        documented=Documented.CLI,
     )
     calibration_data: Iterable[Mapping[str, np.ndarray]] | None = option(
         Samples(),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.enumerations import Action
 from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Float, Int, ListOf
-from qaic.options.spec import Documented, Effect, FlagForm, option, tool_option
+from qaic.options.spec import Effect, FlagForm, option, tool_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class RunStepOptions:
     SECTION: ClassVar = "Run after compiling (`qaic-exec`)"
 
     json_input_file: Path | None = option(
-        FilePath("JSON file"), None, "JSON file with inputs and shapes of the run.", documented=Documented.CLI
+        FilePath("JSON file"), None, "JSON file with inputs and shapes of the run."
     )
     aic_num_of_instances: int = tool_option(
         Int(ge=1, le=INT32_MAX), 1, "Number of instances of the program.", effect=Effect.TIMING

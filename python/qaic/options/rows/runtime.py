@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from qaic.options.codecs.scalars import INT32_MAX, Int, Str
 from qaic.options.codecs.structures import DeviceIds
-from qaic.options.spec import AicField, Documented, Effect, Flag, JsonForm, option, switch
+from qaic.options.spec import AicField, Effect, Flag, JsonForm, option, switch
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -22,7 +22,7 @@ class RuntimeRows:
         "Device, or several devices that run one program together.",
         aliases=("runtime_device_id",),
         flag=Flag("device-id"),
-        aic=AicField("device_ids", (), form=JsonForm.IDS),
+        aic=AicField((), "device_ids", form=JsonForm.IDS),
         updatable=True,
     )
     num_activations: int = option(
@@ -30,27 +30,19 @@ class RuntimeRows:
         1,
         "Number of instances of the program on the device.",
         Effect.TIMING,
-        flag=None,
         aliases=("num_activation", "aic_num_of_activations"),
-        aic=AicField("num_activations", 1),
+        aic=AicField(1),
         updatable=True,
     )
     set_size: int = option(
-        Int(ge=1, le=INT32_MAX),
-        10,
-        "Inferences in flight per activation.",
-        Effect.TIMING,
-        flag=None,
-        updatable=True,
+        Int(ge=1, le=INT32_MAX), 10, "Inferences in flight per activation.", Effect.TIMING, updatable=True
     )
     submit_timeout: int = option(
         Int(ge=0, le=INT32_MAX, unit="seconds"),
         0,
         "Time limit of one wait for completion, in seconds; 0 selects the limit of the device.",
         Effect.TIMING,
-        flag=None,
-        documented=Documented.CONFIG,
-        aic=AicField("submit_timeout", 0),
+        aic=AicField(0),
         updatable=True,
     )
     submit_num_retries: int = option(
@@ -58,10 +50,8 @@ class RuntimeRows:
         5,
         "Number of further waits after a timeout.",
         Effect.TIMING,
-        flag=None,
         aliases=("submit_retry_count",),
-        documented=Documented.CONFIG,
-        aic=AicField("submit_num_retries", 5),
+        aic=AicField(5),
         updatable=True,
     )
     threads_per_queue: int = option(
@@ -69,32 +59,23 @@ class RuntimeRows:
         4,
         "Host threads per activation that convert and transfer inputs and outputs.",
         Effect.TIMING,
-        flag=None,
-        documented=Documented.CONFIG,
-        aic=AicField("threads_per_queue", 4),
+        aic=AicField(4),
         updatable=True,
     )
     oversubscription_name: str | None = option(
-        Str(),
-        None,
-        "Name of a group of programs on one device that share cores.",
-        flag=None,
-        documented=Documented.NOWHERE,
-        updatable=True,
+        Str(), None, "Name of a group of programs on one device that share cores.", updatable=True
     )
-    enable_metrics: bool = switch("Record the latency of every run. Excludes `enable_profiling`.", flag=None)
+    enable_metrics: bool = switch("Record the latency of every run. Excludes `enable_profiling`.")
     enable_profiling: bool = switch(
-        "Record latency and a Python profile of every run. Excludes `enable_metrics`.", flag=None
+        "Record latency and a Python profile of every run. Excludes `enable_metrics`."
     )
     allow_hw_mismatch: bool = switch(
-        "Load a program that was compiled for another hardware family.", flag=None, ours=True
+        "Load a program that was compiled for another hardware family.", ours=True
     )
     process_lock: str | None = option(
         Str(),
         None,
         "Accepted in stored configurations; no effect.",
         Effect.RECORDED,
-        flag=None,
         aliases=("runtime_process_lock",),
-        documented=Documented.CONFIG,
     )
