@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
@@ -253,6 +254,10 @@ def test_the_older_generation_fixes_parameters(tmp_path, caplog):
         (HEAD + "- NodeOutputName: a\n  Scale: 1\n", 8, "no Offset"),
         (HEAD + "- NodeOutputName: a\n  Scale: 1\n  Offset: 1\n  Min: 1\n", 8, "Min beside Scale and Offset"),
         (HEAD + entries(["a", "a"]), 12, "'a' a second time"),
+        # The reader marks histograms with a tag, which a file may also contain.
+        (HEAD + entries(["a"]) + "  Histogram: !histogram 0\n", 12, "Histogram: found the key a second time"),
+        (HEAD + entries(["a"]) + "- Histogram: !histogram 0\n", 12, "Histogram: found one value"),
+        (HEAD + "- Histogram: !histogram 7\n", 8, "Histogram: found one value"),
         (HEAD + "- [ 1, 2 ]\n", 8, "found a list"),
         (HEAD + "- NodeOutputName: [ unclosed\n", 9, "text"),
         ("a: &x [1]\nb: *x\n", 1, "unknown key"),
@@ -270,18 +275,20 @@ def test_aliases_cannot_make_a_small_file_large(tmp_path):
         loaded(tmp_path, HEAD + bomb + "- { NodeOutputName: b, Min: 0, Max: 1, Histogram: *h }\n")
 
 
-def test_the_shape_that_tools_write_needs_no_yaml_parser(tmp_path, monkeypatch):
-    def refuse(*arguments):
-        raise AssertionError(arguments)
-
-    monkeypatch.setattr("qaic.compiler.calibration.glow_profile.read_general", refuse)
+def test_histograms_as_tools_write_them_bypass_the_yaml_parser(tmp_path, monkeypatch):
+    parsed, parse = [], yaml.parse
+    monkeypatch.setattr(yaml, "parse", lambda text, **options: parsed.append(text) or parse(text, **options))
     path = dumped(tmp_path, convolutional(), calibration_data=samples_of(convolutional(), 1))
     assert len(read_profile(path.read_bytes(), "p").entries) == len(KEYS)
     wrapped = HEAD + "- NodeOutputName:  'n:0'\n  Min:             -1\n  Max:             1\n"
     wrapped += "  Histogram:       [ 1, 2, 3,\n                     4 ]\n...\n"
-    assert read_profile(wrapped.encode(), "p").entries["n:0"].histogram.tolist() == [1, 2, 3, 4]
     blocks = HEAD + "- Histogram:\n  - 1\n  - 2.5\n  Max: 1\n  Min: -1\n  NodeOutputName: n:0\n"
-    assert read_profile(blocks.encode(), "p").entries["n:0"].histogram.tolist() == [1, 2.5]
+    for text, counts in ((wrapped, [1, 2, 3, 4]), (blocks, [1, 2.5])):
+        for breaks in ("\n", "\r\n"):
+            found = read_profile(text.replace("\n", breaks).encode(), "p")
+            assert found.entries["n:0"].histogram.tolist() == counts
+    assert len(parsed) == 5
+    assert not any("[" in text or "- 2.5" in text for text in parsed)
 
 
 def test_a_profile_that_changes_while_compiling_is_refused(tmp_path):

@@ -1,7 +1,7 @@
 """CalibrationProfile files: three YAML documents, in the format of Glow.
 
-Large files are usual (512 numbers for each tensor) and YAML parsers are slow. A reader for the usual form of
-these files is therefore tried first; PyYAML reads all others.
+Large files are usual (512 numbers for each tensor) and YAML parsers are slow. Histograms in the form of the
+tools are therefore read without the parser.
 """
 
 import hashlib
@@ -282,102 +282,46 @@ def fixed(scale: float, offset: int, bits: int, wrong: Any) -> TensorProfile:
     )
 
 
-_ITEM: Final = re.compile(r"\s*-\s+([0-9.eE+-]+)\s*", re.ASCII)
-_KEY: Final = re.compile(r"(-\s+|\s+)?([A-Za-z]+)", re.ASCII)
+#: a histogram as tools write it: numbers in brackets, or one per line
+_HISTOGRAM: Final = re.compile(
+    r"^([ -] *Histogram:)(?:[ \t]*\[([-+.\w,\s]*)\]|((?:\r?\n +- +[-+.\w]+[ \t]*)+))[ \t\r]*$",
+    re.ASCII | re.MULTILINE,
+)
+#: between the numbers of a histogram with one per line
+_DASH: Final = re.compile(r"\s*\n +- +")
 
 
-class UnusualError(Exception):
-    """The text does not have the usual form; it may still be valid."""
+def _without_histograms(text: str) -> tuple[str, str, list[list[str]]]:
+    """Replace the histograms by their numbers, with a tag that the text does not contain.
 
-
-def read_plain(text: str, builder: ProfileBuilder) -> None:
-    """Read one key per line, the form in which tools write these files."""
-    lines = text.splitlines()
-    number = 0
-    while number < len(lines):
-        line = lines[number]
-        number += 1
-        stripped = line.strip()
-        if not stripped or stripped[0] == "#" or stripped in {"---", "...", "[]"}:
-            continue
-        start, colon, rest = line.partition(":")
-        matched = _KEY.fullmatch(start)
-        if matched is None or not colon or (rest and rest[0] not in " \t"):
-            raise UnusualError
-        lead, key, value = matched[1], matched[2], rest.strip()
-        at = number
-        item: str | list[str]
-        if value.startswith("["):
-            pieces = [value[1:]]
-            while "]" not in pieces[-1]:
-                if number >= len(lines):
-                    raise UnusualError
-                pieces.append(lines[number])
-                number += 1
-            body = " ".join(pieces).rstrip()
-            if body.count("]") != 1 or not body.endswith("]") or "#" in body or "'" in body or "[" in body:
-                raise UnusualError
-            numbers = body[:-1].strip()
-            item = numbers.rstrip(",").split(",") if numbers else []
-        elif not value and lead is not None:
-            item = []
-            while number < len(lines) and (matched := _ITEM.fullmatch(lines[number])):
-                item.append(matched[1])
-                number += 1
-            if not item:
-                raise UnusualError
-        else:
-            item = _plain_scalar(value)
-        if lead is None:
-            builder.header(key, item, at)
-            continue
-        if lead[0] == "-":
-            builder.entry(at)
-        builder.field(key, item, at)
-
-
-def _plain_scalar(value: str) -> str:
-    """Read an unquoted or single-quoted scalar without escapes."""
-    if value[:1] in {"'", '"'}:
-        inner = value[1:-1]
-        if len(value) < 2 or value[-1] != value[0] or value[0] in inner or "\\" in inner:
-            raise UnusualError
-        return inner
-    if (
-        not value
-        or (value[0] in "&*!|>{}%@`-?," and not DECIMAL.fullmatch(value))
-        or " #" in value
-        or ": " in value
-    ):
-        raise UnusualError
-    return value
-
-
-def read_general(text: str, builder: ProfileBuilder) -> None:
-    """Read any YAML of the right structure.
-
-    Reads events instead of values, because aliases could make a tree expand without limit.
+    Returns the text with the same lines, the tag, and the histograms.
     """
-    import yaml
+    tag = "!histogram"
+    while tag in text:
+        tag += "s"
+    found: list[list[str]] = []
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        _Structure(yaml.parse(text, Loader=loader), builder).read()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = 1 if mark is None else mark.line + 1
-        problem = getattr(error, "problem", None) or "no YAML"
-        raise wrong(builder.file, line, "text", f"a mistake ({problem})", "three YAML documents") from None
-    except RecursionError:
-        raise wrong(builder.file, 1, "text", "deep nesting", "three YAML documents") from None
+    def replaced(match: re.Match[str]) -> str:
+        numbers = (match[2] or "").strip().removesuffix(",")
+        listed = numbers.split(",") if numbers else []
+        found.append(listed if match[3] is None else _DASH.split(match[3])[1:])
+        breaks = "\n" * match[0].count("\n")
+        return f"{match[1]} {tag} {len(found) - 1}{breaks}"
+
+    return _HISTOGRAM.sub(replaced, text), tag, found
 
 
 class _Structure:
-    """Walks the events of a file and refuses every structure except that of a profile."""
+    """Walks the events of a file and refuses every structure except that of a profile.
 
-    def __init__(self, events: Iterator[Any], builder: ProfileBuilder) -> None:
-        self._events = events
-        self._builder = builder
+    Events are read instead of values, because aliases could make a tree expand without limit. A scalar with
+    the `tag` is the number of one of `histograms`.
+    """
+
+    def __init__(
+        self, events: Iterator[Any], builder: ProfileBuilder, tag: str, histograms: Sequence[Sequence[str]]
+    ) -> None:
+        self._events, self._builder, self._tag, self._histograms = events, builder, tag, histograms
 
     def read(self) -> None:
         import yaml
@@ -414,7 +358,8 @@ class _Structure:
             if isinstance(value, yaml.SequenceStartEvent):
                 take(event.value, self._scalars(), line)
             elif isinstance(value, yaml.ScalarEvent):
-                take(event.value, value.value, line)
+                is_replaced = value.tag == self._tag
+                take(event.value, self._histograms[int(value.value)] if is_replaced else value.value, line)
             else:
                 raise self._unexpected(value)
 
@@ -450,9 +395,9 @@ def _line(event: Any) -> int:
     return 1 if event.start_mark is None else int(event.start_mark.line) + 1
 
 
-#: most bytes of a file, and of a file that only the general parser reads
+#: most bytes of a file, and most characters of it without histograms
 MOST_BYTES: Final = 512 << 20
-_MOST_GENERAL_BYTES: Final = 16 << 20
+_MOST_PARSED: Final = 16 << 20
 
 
 def write_profile(profile: CalibrationProfile, graph: onnx.GraphProto) -> Iterator[str]:
@@ -495,23 +440,31 @@ def read_profile(data: bytes, file: str) -> ProfileFile:
 
     `file` is its name in messages. Raises OptionError with the line and the key if it is not a profile.
     """
+    import yaml
+
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise wrong(file, line, "text", f"bytes that are not UTF-8 ({error.reason})", "UTF-8 text") from None
+    shortened, tag, histograms = _without_histograms(text)
+    if len(shortened) > _MOST_PARSED:
+        raise wrong(
+            file,
+            1,
+            "layout",
+            f"{len(data)} bytes in a layout of YAML that is slow to read",
+            "one key per line as the tools write it, or at most 16 MiB",
+        )
     builder = ProfileBuilder(file)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        read_plain(text, builder)
-    except UnusualError:
-        if len(data) > _MOST_GENERAL_BYTES:
-            raise wrong(
-                file,
-                1,
-                "layout",
-                f"{len(data)} bytes in a layout of YAML that is slow to read",
-                f"one key per line as the tools write it, or at most {_MOST_GENERAL_BYTES >> 20} MiB",
-            ) from None
-        builder = ProfileBuilder(file)
-        read_general(text, builder)
+        _Structure(yaml.parse(shortened, Loader=loader), builder, tag, histograms).read()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = 1 if mark is None else mark.line + 1
+        problem = getattr(error, "problem", None) or "no YAML"
+        raise wrong(file, line, "text", f"a mistake ({problem})", "three YAML documents") from None
+    except RecursionError:
+        raise wrong(file, 1, "text", "deep nesting", "three YAML documents") from None
     return builder.finish()
