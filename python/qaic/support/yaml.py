@@ -7,12 +7,12 @@ YAML 1.1 guesses types: a tensor called ``on`` becomes a boolean, the version ``
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from qaic.support.text import format_value
 
 if TYPE_CHECKING:
-    from yaml.nodes import MappingNode, Node
+    from yaml.nodes import MappingNode, Node, ScalarNode
 
 #: The parser calls itself once for each level.
 _MOST_NESTED = 100
@@ -143,7 +143,7 @@ class PlainValues:
     def __init__(self, size: int = 0, known: Container[str] | None = None) -> None:
         self._visited, self._most, self._known = 0, max(size, _MOST_VALUES), known
 
-    def of(self, node: Node, depth: int = 0) -> object:
+    def of(self, node: Node, depth: int = 0) -> Any:
         """Return the value of a node.
 
         Raises the errors of `pairs`, and YamlFormError for more than 8 levels, or for more values than 2^18
@@ -167,6 +167,10 @@ class PlainValues:
                 entries[key] = self.of(item, depth + 1) if is_known else None
                 entries.lines[key] = at
             return entries
+        return self.scalar(cast("ScalarNode", node))
+
+    def scalar(self, node: ScalarNode) -> object:
+        """Return the value of a single word, as text."""
         return NullText(node.value) if is_null(node) else str(node.value)
 
 

@@ -332,7 +332,7 @@ def test_no_content_is_more_than_an_error(content):
         ("activation_encodings:\n  x: [\n", "YAML"),
         ("- a\nactivation_encodings: 1\n", "YAML"),
         ("activation_encodings: {}\nactivation_encodings: {}\n", "is already on line 1"),
-        ("activation_encodings: &a\n  x: *a\n", "deeper values"),
+        ("activation_encodings: &a\n  x: *a\n", "at most 8 levels"),
         (
             "activation_encodings:\n  x:\n  - {bitwidth: 8, dtype: int, scale: '0.1', offset: 0}\n",
             "a finite number",

@@ -18,22 +18,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
 
-from qaic.compiler.calibration.glow_profile import fixed, legalize, read_profile
+from qaic.compiler.calibration.glow_profile import DECIMAL, fixed, legalize, read_profile
 from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
-from qaic.support.yaml import YamlMistakeError, compose, line, pairs
+from qaic.support.yaml import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
-    from yaml.nodes import Node
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+    from yaml.nodes import ScalarNode
 
 Wrong = Callable[[str, str, str], OptionError]
 
@@ -220,18 +219,17 @@ def _flat(where: str, key: str, value: object, wrong: Wrong) -> list[Any]:
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "nothing"}
-    return "an empty list" if value == [] else names.get(type(value), "a number")
+    kind = next((text for kind, text in names.items() if isinstance(value, kind)), "a number")
+    return "an empty list" if value == [] else kind
 
 
 #: most bytes of a file; the parser takes seconds per megabyte
 _MOST_YAML_BYTES: Final = 64 << 20
 #: most nodes of a file; a tensor of a thousand channels has about ten thousand
 _MOST_VALUES: Final = 1 << 23
-_DEEPEST: Final = 8
 
 _BEGIN: Final = re.compile(rb"^(activation_encodings|param_encodings|encodings)[ \t]*:", re.MULTILINE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
@@ -241,10 +239,7 @@ def is_yaml_of_encodings(data: bytes) -> bool:
 
 
 def read_yaml(data: bytes) -> dict[str, Any]:
-    """Read a file as if it were JSON: unquoted words become numbers, booleans or null if they have that form.
-
-    Raises ValueError if the file is not YAML, not a mapping, or too large.
-    """
+    """Read a file as if it were JSON. Raises ValueError if it is not YAML, not a mapping, or too large."""
     import yaml
 
     if len(data) > _MOST_YAML_BYTES:
@@ -255,35 +250,24 @@ def read_yaml(data: bytes) -> dict[str, Any]:
     root = compose(data)
     if not isinstance(root, yaml.MappingNode):
         raise YamlMistakeError("no mapping at the top")
-    reader = _Reader()
-    return {key: reader.of(value, 1) for key, _, value in pairs(root)}
+    held: dict[str, Any] = _TypedValues(min(len(data), _MOST_VALUES)).of(root)
+    return held
 
 
-class _Reader:
-    """Converts nodes and counts them, because an alias may represent many nodes."""
+class _TypedValues(PlainValues):
+    """Values of a document, of the type that JSON gives them."""
 
-    def __init__(self) -> None:
-        self._visited = 0
-
-    def of(self, node: Node, depth: int) -> Any:
-        import yaml
-
-        self._visited += 1
-        if self._visited > _MOST_VALUES or depth > _DEEPEST:
-            raise YamlMistakeError("more or deeper values than encodings have", line(node))
-        if isinstance(node, yaml.SequenceNode):
-            return [self.of(item, depth + 1) for item in node.value]
-        if isinstance(node, yaml.MappingNode):
-            return {key: self.of(value, depth + 1) for key, _, value in pairs(node)}
+    def scalar(self, node: ScalarNode) -> object:
+        """See `PlainValues.scalar`. Unquoted words become numbers, booleans or null."""
         text = str(node.value)
         # An unquoted scalar has no style; the two parsers represent that differently.
-        if isinstance(node, yaml.ScalarNode) and node.style:
+        if node.style:
             return text
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
         if _INTEGER.fullmatch(text):
             return int(text)
-        return float(text) if _DECIMAL.fullmatch(text) else text
+        return float(text) if DECIMAL.fullmatch(text) else text
 
 
 #: most bytes of an encodings file
