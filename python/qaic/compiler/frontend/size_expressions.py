@@ -6,6 +6,8 @@ arithmetic with ``+ - *
 hyphen.
 """
 
+import ast
+import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -14,22 +16,26 @@ from typing import Final
 #: longer texts, and numbers with more digits, are names
 _LONGEST: Final = 200
 _DIGITS: Final = 18
-_DEEPEST: Final = 20
 
 #: largest size that a model file can hold
 _LARGEST: Final = 2**62
 
 _TOKEN: Final = re.compile(
-    rf"(?P<number>[0-9]{{1,{_DIGITS}}})(?![\w.])|(?P<name>[A-Za-z_][\w.]*)| (?P<sum>[+-]) |"
-    r" ?(?P<product>//|[*%]) ?|(?P<minus>-)|(?P<other>[()])|(?P<comma>,) ?"
+    rf"(?P<number>[0-9]{{1,{_DIGITS}}})(?![\w.])|(?P<name>[A-Za-z_][\w.]*)"
+    r"|(?<=[\w.)]) [+-] |(?<![\w.)])-| ?(?://|[*%]) ?|[()]|, ?(?!\))"
 )
 
 #: a number, a symbol, or an operator with its operands
-_Tree = int | str | tuple[str, tuple["_Tree", ...]]
+_Tree = int | str | tuple[Callable[..., int], tuple["_Tree", ...]]
 
-
-class _NoExpressionError(Exception):
-    """The text is not an expression, so it is a name."""
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[..., int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {"Min": min, "Max": max}
 
 
 def symbols_in(text: str) -> frozenset[str]:
@@ -58,101 +64,50 @@ def _names(tree: _Tree) -> frozenset[str]:
     return frozenset({tree} if isinstance(tree, str) else ())
 
 
-_OPERATORS: Final[Mapping[str, Callable[..., int]]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "Min": lambda *operands: min(operands),
-    "Max": lambda *operands: max(operands),
-}
-
-
 def _value(tree: _Tree, sizes: Mapping[str, int]) -> int:
     if isinstance(tree, tuple):
-        return _OPERATORS[tree[0]](*(_value(operand, sizes) for operand in tree[1]))
+        # The functions take one operand too, which `min` and `max` would read as a list.
+        operands = [_value(operand, sizes) for operand in tree[1]]
+        return tree[0](*operands) if len(operands) > 1 else operands[0]
     return sizes[tree] if isinstance(tree, str) else tree
 
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> _Tree:
-    if len(text) > _LONGEST:
-        return text
+    """Parse a dimension; a text that is not an expression is a symbol."""
+    # Python does not accept all symbols and numbers, so letters and plain digits replace them.
+    symbols: list[str] = []
+    source = ""
+    at = 0
+    while at < len(text):
+        token = _TOKEN.match(text, at) if len(text) <= _LONGEST else None
+        if token is None:
+            return text
+        at = token.end()
+        if token["name"] is not None and (token["name"] not in _FUNCTIONS or text[at : at + 1] != "("):
+            symbols.append(token["name"])
+            source += f"s{len(symbols) - 1}"
+        else:
+            source += token[0] if token["number"] is None else str(int(token["number"]))
     try:
-        tree = _Parser(text).whole()
-    except _NoExpressionError:
+        tree = _tree(ast.parse(source.lstrip(), mode="eval").body, symbols)
+    except SyntaxError:
         return text
     # A number alone cannot be a symbol with a size, but earlier versions gave dimensions such names.
     return text if isinstance(tree, int) else tree
 
 
-class _Parser:
-    """Parses by recursive descent; raises `_NoExpressionError` if the text is not an expression."""
-
-    def __init__(self, text: str) -> None:
-        self.tokens: list[tuple[str, str]] = []
-        self.depth = 0
-        at = 0
-        while at < len(text):
-            match = _TOKEN.match(text, at)
-            if match is None or match.lastgroup is None:
-                raise _NoExpressionError
-            self.tokens.append((match.lastgroup, match[match.lastgroup]))
-            at = match.end()
-        self.tokens.reverse()
-
-    def whole(self) -> _Tree:
-        tree = self.sum()
-        if self.tokens:
-            raise _NoExpressionError
-        return tree
-
-    def sum(self) -> _Tree:
-        return self.chain("sum", self.product)
-
-    def product(self) -> _Tree:
-        return self.chain("product", self.factor)
-
-    def chain(self, kind: str, operand: Callable[[], _Tree]) -> _Tree:
-        """Read operands between operators of one kind, which bind to the left."""
-        tree = operand()
-        while self.tokens and self.tokens[-1][0] == kind:
-            operator = self.tokens.pop()[1]
-            tree = (operator, (tree, operand()))
-        return tree
-
-    def factor(self) -> _Tree:
-        kind, text = self.take()
-        if kind == "number":
-            return int(text)
-        if kind == "minus":
-            return ("-", (0, self.factor()))
-        if kind == "name":
-            if text in {"Min", "Max"} and self.tokens and self.tokens[-1][1] == "(":
-                self.tokens.pop()
-                return (text, self.arguments())
-            return text
-        if text == "(":
-            inner = self.arguments()
-            if len(inner) == 1:
-                return inner[0]
-        raise _NoExpressionError
-
-    def arguments(self) -> tuple[_Tree, ...]:
-        """Read the arguments after an opening parenthesis, up to the closing one."""
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            raise _NoExpressionError
-        trees = [self.sum()]
-        while (token := self.take()) == ("comma", ","):
-            trees.append(self.sum())
-        if token != ("other", ")"):
-            raise _NoExpressionError
-        self.depth -= 1
-        return tuple(trees)
-
-    def take(self) -> tuple[str, str]:
-        if not self.tokens:
-            raise _NoExpressionError
-        return self.tokens.pop()
+def _tree(node: ast.expr, symbols: list[str]) -> _Tree:
+    """Convert a part of an expression. Raises SyntaxError if dimensions do not have such parts."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name) if name not in _FUNCTIONS:
+            return symbols[int(name[1:])]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return operator.sub, (0, _tree(operand, symbols))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)], (_tree(left, symbols), _tree(right, symbols))
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as operands) if name in _FUNCTIONS:
+            return _FUNCTIONS[name], tuple(_tree(operand, symbols) for operand in operands)
+    raise SyntaxError
