@@ -15,9 +15,8 @@ import qaic.options
 from generators import option_keywords, options_schema
 from generators.options_page import documented, render
 from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
-from qaic.options.argv import with_flags
+from qaic.options.argv import render_help, with_flags
 from qaic.options.codecs.scalars import Int
-from qaic.options.help_text import render_help
 from qaic.options.keywords import CompileKeywords
 from qaic.options.names import normalize
 from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from qaic.options.argv import render_help
 from qaic.options.conflicts import RULES
-from qaic.options.help_text import render_help
 from qaic.options.names import normalize
 from qaic.options.rows.runner import RunnerOptions
 from qaic.options.rules import Rule, Severity

@@ -167,7 +167,7 @@ def _misused(message: str, name: str) -> int:
 
 def _help_text(name: str, *, runs: bool) -> str:
     """Write the help of ``qaic-compile`` or ``qaic-exec``."""
-    from qaic.options.help_text import render_help
+    from qaic.options.argv import render_help
     from qaic.options.spec import Stage
 
     what = "Compile an ONNX model to a program container" + (" and run it." if runs else ".")

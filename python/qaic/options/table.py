@@ -17,9 +17,8 @@ from qaic.options.rows.graph import GraphOptions
 from qaic.options.rows.precision import PrecisionOptions
 from qaic.options.rows.quantization import QuantizationOptions
 from qaic.options.rows.run_step import RunStepOptions
-from qaic.options.rows.runtime import RuntimeRows
 from qaic.options.rows.scheduling import SchedulingOptions
-from qaic.options.rows.session import SessionOptions
+from qaic.options.rows.session import RuntimeRows, SessionOptions
 from qaic.options.spec import Effect, OptionSpec, Stage, rows_of
 
 __all__ = ["CompileOptions", "OptionClass", "RunStepOptions", "RuntimeOptions", "SessionOptions", "specs_of"]

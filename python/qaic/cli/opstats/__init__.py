@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qaic import _core
 from qaic.cli import console
 from qaic.cli.console import FAILURE, SUCCESS, USAGE, print_line, print_message
-from qaic.cli.opstats.refusals import Refusals
-from qaic.cli.opstats.report import report
+from qaic.cli.opstats.report import Refusals, report
 from qaic.errors import QaicError
 from qaic.support.open_regular import read_regular
 from qaic.support.text import counted

@@ -12,11 +12,10 @@ from qaic.stats.reports.capture import Capture, Sample
 from qaic.stats.reports.cores import cores, devices
 from qaic.stats.reports.diff import diff
 from qaic.stats.reports.engines import engines
-from qaic.stats.reports.memory import dma, memory
+from qaic.stats.reports.memory import dma, memory, roofline
 from qaic.stats.reports.ops import layers, nodes, ops
 from qaic.stats.reports.overview import overview
 from qaic.stats.reports.p2p import p2p
-from qaic.stats.reports.roofline import roofline
 from qaic.stats.reports.time.critical_path import critical_path
 from qaic.stats.reports.time.host_latency import HostLatencies, host_latency
 from qaic.stats.reports.time.overhead import overhead

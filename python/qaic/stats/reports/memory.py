@@ -1,5 +1,6 @@
-"""Memory that operations use, traffic to DDR, and transfers that overlap with engines."""
+"""Memory that operations use, traffic to DDR, transfers that overlap with engines, and work per byte."""
 
+from dataclasses import replace
 from typing import Final
 
 from qaic.report import NOT_MEASURED, Cell, Report, Table, columns_of
@@ -8,6 +9,7 @@ from qaic.stats.reports.capture.groups import Sums, share
 from qaic.stats.reports.capture.op_info import MOVEMENT, Coded
 from qaic.stats.reports.ops import NO_OPERATIONS
 from qaic.stats.reports.time.timeline import activity
+from qaic.support.text import three_digits
 
 NOT_GIVEN: Final = "(not given)"
 # Rules of thumb.
@@ -138,3 +140,36 @@ def _cores(capture: Capture) -> list[tuple[Cell, ...]]:
             )
             rows.append((reader.slice, core.number, busy, share(busy, reader.us(core.span_u)), summed))
     return rows
+
+
+def roofline(capture: Capture) -> Report:
+    """Report multiplications, bytes, and their rates, by kind and by node."""
+    capture = capture.typical
+    whole = Sums(capture, lambda facts: facts.kinds).total()
+    kinds, nodes = (_work_table(capture, name, whole) for name in ("kind", "node"))
+    if not kinds.rows:
+        note = "the descriptor does not contain the number of multiplications of any operation"
+        return Report("roofline", "Work and bytes", [], [replace(kinds, note=note)])
+    note = (
+        "bytes count only outputs and constants, so they are a lower bound;"
+        " operations with an unknown number of multiplications are omitted"
+    )
+    macs, time = (sum(float(str(cell or 0)) for cell in kinds.column(name)) for name in ("MACs", "time"))
+    verdict = [
+        f"{three_digits(macs / (time or 1) / 1000)} GMAC/s in operations with known work, which take"
+        f" {share(time, whole) or 0:.1f} % of the operations' time"
+    ]
+    return Report("roofline", "Work and bytes", verdict if time else [], [replace(kinds, note=note), nodes])
+
+
+def _work_table(capture: Capture, name: str, whole: float) -> Table:
+    """Return the table of operations with a known number of multiplications."""
+    sums = Sums(capture, lambda facts: getattr(facts, f"{name}s"))
+    macs = sums.of("macs")
+    columns, rows = sums.rows(
+        f"{name} | count | timed | timed share | MACs | bytes | MACs per byte | MAC rate | memory rate",
+        order="timed",
+        only=lambda key: bool(macs[key]),
+        whole=whole,
+    )
+    return Table(f"{name}s", f"By {name}", columns, rows)
