@@ -8,10 +8,11 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from qaic import __version__
 from qaic.page.kind_colors import OTHER, PALETTE
@@ -38,6 +39,16 @@ def _script(*, graph: bool) -> str:
 
 def _source(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def filled(template: str, **values: str) -> str:
+    """Return the HTML of a template of this package with values, which are HTML too."""
+    return Template(_source(f"{template}.html")).substitute(values)
+
+
+def notes_html(notes: Iterable[str]) -> str:
+    """Return sentences below a picture."""
+    return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
 
 
 def _hash(content: str) -> str:
@@ -84,25 +95,22 @@ def document(
     links = "".join(
         f'<li><a href="#{escape(name)}">{escape(heading)}</a></li>' for name, heading, *_ in parts
     )
-    sections = "".join(section(*part) for part in parts)
     carried = "".join(
         f'<script type="text/plain" id="{name}-data">{held}</script>\n'
         for name, held in (("timeline", data), ("graph", graph))
         if held is not None
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
-        '<a class="skip" href="#main">To the content</a>\n'
-        f'<header><h1>{escape(title)}</h1><p class="subtitle">{escape(subtitle)}</p></header>\n'
-        f'<nav aria-label="Parts of this page"><ul>{links}</ul></nav>\n'
-        f'<main id="main">\n{sections}</main>\n'
-        f"<footer>{escape(foot)}</footer>\n"
-        f"{carried}<script>{script}</script>\n</body>\n</html>\n"
+    return filled(
+        "document",
+        policy=escape(policy),
+        title=escape(title),
+        style=_style(),
+        subtitle=escape(subtitle),
+        links=links,
+        sections="".join(section(*part) for part in parts),
+        foot=escape(foot),
+        data=carried,
+        script=script,
     )
 
 

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qaic.page.document import Part, document
+from qaic.page.document import Part, document, filled, notes_html
 from qaic.page.graph.groups import grouped
 from qaic.page.kind_colors import OTHER, PALETTE
 from qaic.support.text import counted, escape_unprintable
-from qaic.support.text import escape_html as escape
 
 #: largest number of characters of a text; names in models may have megabytes
 _LONGEST: Final = 2000
@@ -144,21 +143,6 @@ def color_of(value: str, place: int) -> str:
     return PALETTE[place] if value and place < len(PALETTE) else OTHER
 
 
-_KEYS: Final = (
-    ("wheel", "zoom, after a click on the graph or with Ctrl"),
-    ("drag", "move; two fingers zoom"),
-    ("click", "select a node and show its details"),
-    ("double click, Enter", "open a group"),
-    ("Backspace", "close the group around the selected node"),
-    ("\u2190 \u2192 \u2191 \u2193", "select a neighbor: in the same row, an input, a reader"),
-    ("n p", "select the next or previous match"),
-    ("+ -", "zoom"),
-    ("Home", "show everything"),
-    ("/", "search"),
-    ("Esc", "clear the selection"),
-)
-
-
 def graph_page(*graphs: DrawnGraph, title: str, subtitle: str, parts: Sequence[Part]) -> str:
     """Return a page as HTML, which opens with the first graph and has a switch between them.
 
@@ -170,32 +154,6 @@ def graph_page(*graphs: DrawnGraph, title: str, subtitle: str, parts: Sequence[P
 
 def graph_html(graphs: Sequence[DrawnGraph]) -> str:
     """Return the body of the section with the picture."""
-    keys = "".join(f"<dt><kbd>{escape(key)}</kbd></dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
-    notes = "".join(
-        f'<p class="note">{escape(note)}</p>'
-        for note in dict.fromkeys(note for graph in graphs for note in graph.notes)
-    )
-    return f"""<div class="tools">
-<label>Search <input type="search" data-part="search" placeholder="name, operator or value"
- aria-describedby="graph-hits"></label>
-<span class="count" id="graph-hits" data-part="hits" role="status"></span>
-<label>Show <select data-part="which"></select></label>
-<label>Color <select data-part="coloring"></select></label>
-<span class="push">
-<button type="button" data-part="open">Open all</button>
-<button type="button" data-part="close">Close all</button>
-<button type="button" data-part="in" aria-label="Zoom in">+</button>
-<button type="button" data-part="out" aria-label="Zoom out">\u2212</button>
-<button type="button" data-part="all">Fit</button></span>
-</div>
-<div class="graph" data-part="area" tabindex="0" role="application"
- aria-label="Graph of {counted(len(graphs[0].nodes), "node")}" aria-describedby="graph-keys">
-<canvas data-part="canvas" aria-hidden="true"></canvas></div>
-<p class="note" data-part="wheel" hidden>Click the graph first, or hold Ctrl, to zoom with the wheel.</p>
-<ul class="legend" data-part="legend" aria-label="Colors"></ul>
-<div class="panel" data-part="panel" aria-live="polite">\
-<p class="note">Select a node to see its details. A double click opens a group.</p></div>
-{notes}
-<details class="keys"><summary>Keys and gestures</summary>
-<dl class="facts" id="graph-keys">{keys}</dl></details>
-<noscript><p class="note">The graph needs scripts; the tables below have the same data.</p></noscript>"""
+    notes = dict.fromkeys(note for graph in graphs for note in graph.notes)
+    nodes = counted(len(graphs[0].nodes), "node")
+    return filled("graph/viewer", nodes=nodes, notes=notes_html(notes))

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qaic.page.document import filled, notes_html
 from qaic.page.kind_colors import color_of
 from qaic.support.text import counted, escape_unprintable
-from qaic.support.text import escape_html as escape
 
 #: largest number of boxes of a page; beyond it, short operations are merged
 MOST_BOXES = 1_500_000
@@ -282,50 +282,11 @@ def _place(arrays: bytearray, column: NDArray[Any]) -> list[str | int]:
     return [code, offset]
 
 
-_KEYS = (
-    ("wheel", "zoom, after a click on the timeline or with Ctrl; with Shift, move"),
-    ("drag", "move; with Shift, measure an interval; two fingers zoom"),
-    ("+ - w s", "zoom"),
-    ("\u2190 \u2192 a d", "move"),
-    ("\u2191 \u2193", "select an operation in the row above or below"),
-    ("n p", "select the next or previous match"),
-    ("Enter", "go to the row of the selected operation in the tables"),
-    ("Home", "show everything"),
-    ("/", "search"),
-    ("Esc", "clear the selection"),
-)
-
-
 def timeline_html(timeline: Timeline) -> str:
     """Return the body of the section."""
-    keys = "".join(f"<dt><kbd>{escape(key)}</kbd></dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in timeline.notes)
-    rows = len(timeline.tracks)
-    return f"""<div class="tools">
-<label>Search <input type="search" data-part="search" placeholder="name, kind or node"
- aria-describedby="hits"></label>
-<span class="count" id="hits" data-part="hits" role="status"></span>
-<label>Inference <select data-part="samples"></select></label>
-<span class="push">
-<button type="button" data-part="left" aria-label="Move left">\u2190</button>
-<button type="button" data-part="right" aria-label="Move right">\u2192</button>
-<button type="button" data-part="in" aria-label="Zoom in">+</button>
-<button type="button" data-part="out" aria-label="Zoom out">\u2212</button>
-<button type="button" data-part="all">Fit</button></span>
-</div>
-<div class="timeline">
-<canvas data-part="mini" class="mini" aria-hidden="true"></canvas>
-<div class="rows" data-part="rows" tabindex="0" role="application"
- aria-label="Timeline of {counted(timeline.operations, "operation")} in {counted(rows, "row")}"
- aria-describedby="timeline-keys">
-<div class="spacer" data-part="spacer"></div><canvas data-part="canvas" aria-hidden="true"></canvas></div>
-</div>
-<p class="note" data-part="wheel" hidden>Click the timeline first, or hold Ctrl, to zoom with the wheel.</p>
-<ul class="legend" data-part="legend" aria-label="Kinds by time"></ul>
-<div class="panel" data-part="panel" aria-live="polite">\
-<p class="note">Select an operation to see its details. Hold Shift and drag to measure an interval.</p></div>
-<div class="tip" data-part="tip" role="tooltip" hidden></div>
-{notes}
-<details class="keys"><summary>Keys and gestures</summary>
-<dl class="facts" id="timeline-keys">{keys}</dl></details>
-<noscript><p class="note">The timeline needs scripts; the tables below have the same data.</p></noscript>"""
+    return filled(
+        "timeline/viewer",
+        operations=counted(timeline.operations, "operation"),
+        rows=counted(len(timeline.tracks), "row"),
+        notes=notes_html(timeline.notes),
+    )
