@@ -31,7 +31,7 @@ WHEEL := target/wheel
 LOOM := rust/qaic-sync/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.js' -o -name '*.css' \
-	-o -name '*.html' -o -name Cargo.toml) \
+	-o -name '*.html' -o -name '*.bash' -o -name '*.zsh' -o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
 # Without bytecode on disk, each test process would compile every module.

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,35 +20,10 @@ from qaic.options.table import SPECS
 #: placeholders of values that are not files
 _NUMBERS: Final = frozenset({"N", "N,...", "X", "HEX,..."})
 
-# Bash splits `-option=value` into three words, but the functions of shtab support only two.
-_BASH_END: Final = """
-_openqaic_completed() {
-  local -a words=()
-  local place=$COMP_CWORD index tool=${1##*/}
-  for index in "${!COMP_WORDS[@]}"; do
-    if [[ ${COMP_WORDS[index]} != "=" || ${words[-1]} != -* ]]; then
-      words+=("${COMP_WORDS[index]}")
-    elif (( index == COMP_CWORD )); then
-      words+=("")
-    elif (( index < COMP_CWORD )); then
-      place=$(( place - 1 ))
-    fi
-  done
-  local -a COMP_WORDS=("${words[@]}")
-  local COMP_CWORD=$place
-  "_shtab_${tool//-/_}" "$@"
-}
-complete -o bashdefault -F _openqaic_completed TOOLS
-"""
-# A file in `fpath` is the body of a function; `eval` and `source` register the functions.
-_ZSH_END: Final = """
-typeset -A opt_args
-if [[ $zsh_eval_context[-1] == (eval|file*) ]]; then
-REGISTERED
-else
-  _shtab_${service//-/_} "$@"
-fi
-"""
+
+def _end(shell: str) -> str:
+    """Return the end of the script for a shell."""
+    return (files(__package__) / f"completion.{shell}").read_text(encoding="utf-8")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -152,7 +128,7 @@ def _take_assigned(of: argparse.ArgumentParser) -> None:
 
 def _bash(scripts: dict[str, str]) -> str:
     parts = [re.sub(r"\ncomplete .*$", "", script) for script in scripts.values()]
-    return "\n".join([*parts, _BASH_END.replace("TOOLS", " ".join(scripts))])
+    return "\n".join([*parts, _end("bash").replace("TOOLS", " ".join(scripts))])
 
 
 def _zsh(scripts: dict[str, str]) -> str:
@@ -164,7 +140,7 @@ def _zsh(scripts: dict[str, str]) -> str:
         body = script.partition("\n")[2].partition("\ntypeset -A opt_args")[0]
         bodies.append(body.replace(f"_arguments -C -s {own}", f"_arguments -C -s -A '-*' {own}"))
     registered = "\n".join(f"  compdef _shtab_{tool.replace('-', '_')} {tool}" for tool in scripts)
-    return "\n".join([f"#compdef {tools}", *bodies, _ZSH_END.replace("REGISTERED", registered)])
+    return "\n".join([f"#compdef {tools}", *bodies, _end("zsh").replace("REGISTERED", registered)])
 
 
 def _fish(scripts: dict[str, str]) -> str:
