@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from qaic import _core, page, stats
 from qaic.attribute_dict import AttributeDict
 from qaic.errors import OptionError, StateError
+from qaic.rt.profiling import reports
 from qaic.runtime.latency import PERCENTILES, Metrics, summarize
 from qaic.stats import StatsBuffer
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
-from qaic.support.atomic_io import replace_bytes, write_replacing
-from qaic.support.program_names import SAMPLING_RATES, buffer_name, latency_name, trace_name
+from qaic.support.atomic_io import write_replacing
+from qaic.support.program_names import PREFIX, SAMPLING_RATES, trace_name
 from qaic.support.text import counted, escape_html, escape_lines
 
 _LARGEST_COUNT: Final = 2**63 - 1
@@ -249,21 +250,10 @@ class Profile:
         samples, place = self._samples(), Path(folder)
         place.mkdir(exist_ok=True)
         written = []
-
-        def write(name: str, content: bytes) -> None:
-            replace_bytes(place / name, content)
-            written.append(place / name)
-
-        for program in range(len(samples.programs)):
-            if (text := samples.latency_report(program)) is not None:
-                write(latency_name(program), text.encode())
-        for number, sample in enumerate(self.samples):
-            if (content := samples.stats(number)) is not None:
-                program, activation, inference = (
-                    int(sample[name]) for name in ("program", "activation", "inference")
-                )
-                network = samples.programs[program]["network"]
-                write(buffer_name(program, activation, inference, network), content)
+        for kind in (reports.LATENCY, reports.RAW_DEVICE_STATS):
+            for name, content in reports.files(samples, kind, PREFIX):
+                reports.write(place, name, content)
+                written.append(place / name)
         self.trace(place / trace_name(0))
         return [*written, place / trace_name(0)]
 
