@@ -11,35 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
+from qaic.compiler.ir.elem_types import CODES, STRING, TABLE, array_type, tensor_bytes
 from qaic.errors import QaicError, QpcFormatError
 from qaic.support.text import counted
 
 CONSTANTS: Final = "constants.bin"
 
-#: element types that numpy also has, with the same names
-_NUMPY_TYPES: Final = frozenset(
-    (
-        *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-)
-#: element types that only ml_dtypes has -> names in ml_dtypes
-_ML_DTYPES: Final = {
-    "bfloat16": "bfloat16",
-    "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz",
-    "float8e5m2": "float8_e5m2",
-    "float8e5m2fnuz": "float8_e5m2fnuz",
-    "float8e8m0": "float8_e8m0fnu",
-}
 #: encodings with scales after the rows, which are returned in stored form
 _QUANTIZED: Final = frozenset({"int8", "uint4"})
 #: stored rows are padded to a multiple of this many elements
 _ROW_UNIT: Final = 32
 #: layout -> number of rows whose units are stored together
 _TOGETHER: Final = {"rows": 1, "tiles": 4}
-#: element types smaller than a byte, which arrays cannot show -> bits
-_PACKED_BITS: Final = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
+#: element types smaller than a byte, which arrays cannot show
+_PACKED: Final = frozenset(code for code, (_, bits) in TABLE.items() if 0 < bits < 8)
 
 
 class Initializers(Mapping[str, "NDArray[Any]"]):
@@ -128,10 +113,13 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
             f"initializer {name!r}: {size} bytes at {offset} are outside {CONSTANTS}, {constants.size} bytes"
         )
     data = constants[offset : offset + size]
-    if isinstance(kind, str) and kind in _PACKED_BITS:
-        _check_size(name, record, (math.prod(dims) * _PACKED_BITS[kind] + 7) // 8)
+    code = CODES.get(kind) if isinstance(kind, str) else None
+    if code is None or code == STRING:
+        raise bad_plan(f"initializer {name!r}: unknown element type {kind!r}")
+    if code in _PACKED:
+        _check_size(name, record, tensor_bytes(code, dims))
         return data
-    dtype = _array_type(name, kind)
+    dtype = array_type(code)
     if record.get("encoding") in _QUANTIZED:
         return data
     if record.get("layout") is not None:
@@ -210,14 +198,3 @@ def _check_size(name: str, record: Mapping[str, Any], expected: int) -> None:
         raise bad_plan(
             f"initializer {name!r}: {record['size']} bytes, {record['dtype']} {record['dims']} has {expected}"
         )
-
-
-def _array_type(name: str, kind: object) -> np.dtype[Any]:
-    if isinstance(kind, str) and kind in _NUMPY_TYPES:
-        return np.dtype(kind)
-    if isinstance(kind, str) and kind in _ML_DTYPES:
-        import ml_dtypes
-
-        scalar: type[Any] = getattr(ml_dtypes, _ML_DTYPES[kind])
-        return np.dtype(scalar)
-    raise bad_plan(f"initializer {name!r}: unknown element type {kind!r}")

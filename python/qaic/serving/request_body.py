@@ -290,18 +290,11 @@ def _as_json(array: NDArray[Any]) -> Any:
 
 
 _DTYPES: Final = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
+    name: np.dtype(name.replace("FP", "FLOAT").lower())
+    for name in (
+        *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+        *("FP16", "FP32", "FP64"),
+    )
 }
 _NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 

@@ -231,6 +231,7 @@ OF_A_HIT = {
     *("qaic.compiler.frontend", "qaic.compiler.frontend.files"),
     *(f"qaic.compiler.frontend.files.{name}" for name in ("content_digest", "external_data")),
     *("qaic.compiler.ir", "qaic.compiler.ir.constants", "qaic.compiler.ir.constants.weights"),
+    "qaic.compiler.ir.elem_types",
     "qaic.compiler.diagnostics",
     *(f"qaic.compiler.diagnostics.{name}" for name in ("messages", "progress")),
     *("qaic.compiler.reports", "qaic.compiler.reports.emit_report", "qaic.compiler.reports.extra_artifacts"),

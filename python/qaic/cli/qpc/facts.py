@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from qaic.cli.stored_weights import stored_weights
+from qaic.compiler.ir.elem_types import CODES, tensor_bytes
 from qaic.errors import QaicError
 from qaic.options.spec import Effect
 from qaic.options.table import find
@@ -123,16 +124,6 @@ _Json = dict[str, Any]
 
 #: element type codes; quantized types are shown by scale and offset, so they have no name
 _TYPES: Final = {kind: kind.name.removesuffix("_Q").lower() for kind in DataType if kind is not DataType.NONE}
-_WIDTHS: Final = {
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-}
 _QUANTIZED: Final = frozenset({2, 3, 4, 5})
 _STAGES: Final = ("convert", "to_d32", "from_d32", "dequantize", "transpose", "quantize", "copy")
 _COPY: Final = 6
@@ -262,7 +253,8 @@ def _type_name(tensor: _Json) -> str:
 
 def _bytes(tensor: _Json) -> int | None:
     """Return the size of a tensor; this format ignores dims of 0."""
-    size = _WIDTHS.get(_type_name(tensor))
+    code = CODES.get(_type_name(tensor))
+    size = None if code is None else tensor_bytes(code, [1])
     for dim in tensor.get("dims", ()):
         if size is None or dim < 0:
             return None

@@ -32,18 +32,9 @@ _OUTPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
 
 #: Element types of graph inputs and the other names in use for them.
 _ELEMENT_TYPES = {
-    "float32": "float32",
-    "float": "float32",
-    "fp32": "float32",
-    "float16": "float16",
-    "half": "float16",
-    "fp16": "float16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int16": "int16",
-    "int32": "int32",
-    "int64": "int64",
-    "bool": "bool",
+    **dict.fromkeys(("float32", "float", "fp32"), "float32"),
+    **dict.fromkeys(("float16", "half", "fp16"), "float16"),
+    **{name: name for name in ("int8", "uint8", "int16", "int32", "int64", "bool")},
 }
 
 
