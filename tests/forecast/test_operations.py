@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from forecast.architectures.language import encoder
 from forecast.architectures.vision import classifier
-from forecast.measured import TABLES
+from forecast.measured import TABLES, to_json
 from qaic.forecast.analysis import analyze
 from qaic.options.table import CompileOptions
 
@@ -145,7 +145,7 @@ def test_loops_are_counted_as_unknown():
 )
 def test_committed_tables_are_those_of_the_networks(tmp_path, name, task, size):
     graph = classifier(name, size) if task == "image-classification" else encoder(name, task, size)
-    found = analyze(graph.save(tmp_path), CompileOptions()).sets[0].table.to_json()
+    found = to_json(analyze(graph.save(tmp_path), CompileOptions()).sets[0].table)
     assert found == json.loads(TABLES.read_text())[f"{name}|{task}|{size}"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forecast.architectures.language import ENCODERS, encoder
 from forecast.architectures.vision import classifier
-from forecast.measured import ROWS, TABLES, table_key
+from forecast.measured import ROWS, TABLES, table_key, to_json
 from qaic.forecast.analysis import analyze
 from qaic.options.table import CompileOptions
 
@@ -28,7 +28,7 @@ def main() -> None:
         graph = encoder(name, row["task"], size) if name in ENCODERS else classifier(name, size)
         with tempfile.TemporaryDirectory() as folder:
             table = analyze(graph.save(Path(folder)), CompileOptions()).sets[0].table
-        lines.append(f"{json.dumps(key)}: {json.dumps(table.to_json(), separators=(',', ':'))}")
+        lines.append(f"{json.dumps(key)}: {json.dumps(to_json(table), separators=(',', ':'))}")
     TABLES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

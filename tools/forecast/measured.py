@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qaic.forecast.operations import OperationTable
+from qaic.forecast.operations import WORK_DTYPE, OperationTable
 from qaic.forecast.speed import CARDS, Forecast, Parameters, Settings, forecast
 
 if TYPE_CHECKING:
@@ -106,9 +106,19 @@ def table_key(row: dict[str, str]) -> str:
     return f"{row['model']}|{row['task']}|{row['size']}"
 
 
+def to_json(table: OperationTable) -> dict[str, object]:
+    """Return an operation table as JSON values."""
+    names = ("samples", "input_bytes", "output_bytes", "state_bytes")
+    rows = [[int(value) for value in row] for row in table.rows.tolist()]
+    return {**{name: getattr(table, name) for name in names}, "rows": rows}
+
+
 def read() -> Measured:
     """Read the committed files."""
     with ROWS.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    tables = {key: OperationTable.from_json(value) for key, value in json.loads(TABLES.read_text()).items()}
+    tables = {
+        key: OperationTable(**{**value, "rows": np.array(list(map(tuple, value["rows"])), WORK_DTYPE)})
+        for key, value in json.loads(TABLES.read_text()).items()
+    }
     return Measured(rows, np.array([table_key(row) for row in rows]), tables)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
@@ -109,17 +109,6 @@ class OperationTable:
         return of_products * weight_bytes(precision) + of_convolutions * weight_bytes(
             precision, products=False
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the table as JSON values."""
-        names = ("samples", "input_bytes", "output_bytes", "state_bytes")
-        rows = [[int(value) for value in row] for row in self.rows.tolist()]
-        return {**{name: getattr(self, name) for name in names}, "rows": rows}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> OperationTable:
-        """Read the result of `to_json`."""
-        return cls(**{**value, "rows": np.array([tuple(row) for row in value["rows"]], WORK_DTYPE)})
 
 
 def weight_bytes(precision: str, *, products: bool = True) -> float:
