@@ -31,7 +31,7 @@ WHEEL := target/wheel
 LOOM := rust/qaic-sync/loom
 # One build of the wheel serves every target; it is rebuilt when a source is newer.
 SOURCES := $(shell find rust python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name '*.js' -o -name '*.css' \
-	-o -name '*.html' -o -name '*.bash' -o -name '*.zsh' -o -name Cargo.toml) \
+	-o -name '*.html' -o -name '*.json' -o -name '*.bash' -o -name '*.zsh' -o -name Cargo.toml) \
 	Cargo.toml Cargo.lock pyproject.toml
 
 # Without bytecode on disk, each test process would compile every module.
@@ -291,6 +291,7 @@ docs: $(ANY_INSTALLATION) ## Write the generated files: reference pages, stub, k
 	$(call generate,docs/reference/options.md,options_page)
 	$(call generate,docs/reference/options.schema.json,options_schema)
 	$(call generate,docs/reference/flags.txt,options_page --flags)
+	$(call generate,python/qaic/cli/openqaic/commands/error_codes.json,error_codes)
 	$(call generate,docs/reference/errors.md,errors_page)
 	$(call generate,docs/adr/README.md,decisions_page)
 	$(call generate,docs/reference/passes.md,passes_page)

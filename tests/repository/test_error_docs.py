@@ -5,8 +5,10 @@ from collections import Counter
 from pathlib import Path
 
 import qaicrt
+from generators import error_codes as codes_of_python
 from generators.errors_page import render
 from qaic import _core, errors
+from qaic.cli.openqaic.commands import explain
 from qaic.cli.openqaic.commands.explain import error_codes
 from qaic.options.conflicts import RULES
 from qaic.options.rules import Severity
@@ -24,7 +26,9 @@ MESSAGES_FROM_ELSEWHERE = {
 }  # fmt: skip
 
 
-def test_the_page_is_the_generated_one():
+def test_the_page_and_the_table_are_the_generated_ones():
+    table = Path(explain.__file__).with_name("error_codes.json")
+    assert table.read_text(encoding="utf-8") == codes_of_python.render(), "write it again: make docs"
     assert PAGE.read_text(encoding="utf-8") == render(), "write it again: make docs"
 
 
