@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from qaic.options.codecs.scalars import Json
-from qaic.options.files.custom_io import CustomIo
+from qaic.options.files.custom_io import CustomIo, fields_of
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.files.partitions import Partitions
 from qaic.options.files.specializations import SpecializationEntry
@@ -60,16 +60,9 @@ def custom_io_text(entries: Iterable[CustomIo]) -> str:
     """Write a custom I/O file."""
     lines = []
     for entry in entries:
-        fields = {
-            "IOName": json.dumps(entry.name, ensure_ascii=False),
-            "Layout": entry.layout,
-            "Precision": entry.precision,
-            "Scale": entry.scale,
-            "Offset": entry.offset,
-        }
-        given = [f"{key}: {value}" for key, value in fields.items() if value is not None]
+        fields = fields_of(entry) | {"IOName": json.dumps(entry.name, ensure_ascii=False)}
         # Existing files indent by one space.
-        lines.append(" - " + "\n   ".join(given) + "\n")
+        lines.append(" - " + "\n   ".join(f"{key}: {value}" for key, value in fields.items()) + "\n")
     return "\n".join(lines)
 
 

@@ -68,17 +68,18 @@ class CustomIoList(ParsedFile[tuple[CustomIo, ...]]):
         return self.content(root or ())
 
     def to_json(self, value: tuple[CustomIo, ...]) -> Json:
-        entries: list[Json] = []
-        for entry in value:
-            held = (entry.name, entry.layout, entry.precision, entry.scale, entry.offset)
-            entries.append({key: item for key, item in zip(_KEYS, held, strict=True) if item is not None})
-        return entries
+        return [fields_of(entry) for entry in value]
+
+
+def fields_of(entry: CustomIo) -> dict[str, Json]:
+    """Return the given fields of an entry by their keys in a file."""
+    held = (entry.name, entry.layout, entry.precision, entry.scale, entry.offset)
+    return {key: value for key, value in zip(_KEYS, held, strict=True) if value is not None}
 
 
 def _from_object(item: object, place: str) -> CustomIo:
     if isinstance(item, CustomIo):
-        held = (item.name, item.layout, item.precision, item.scale, item.offset)
-        item = {key: value for key, value in zip(_KEYS, held, strict=True) if value is not None}
+        item = fields_of(item)
     if not isinstance(item, Mapping):
         where = f"{'on' if place.startswith('line') else 'as'} {place}"
         raise ValueMismatchError(f"a mapping with the key {_NAME} {where}", shown(item))
