@@ -12,22 +12,23 @@ Dask counts resources but assigns no ids, so the process of each worker claims i
 
 from __future__ import annotations
 
-import functools
 import sys
 
 import numpy as np
-from dask.distributed import Client, LocalCluster
+from dask.distributed import Client, LocalCluster, get_worker
 
 import qaic
 
 ROWS = 64
 
 
-@functools.cache
 def opened(container: bytes) -> qaic.Session:
-    """Claim a card and load the program, once in each process."""
-    qaic.claim_devices()
-    return qaic.Session(container)
+    """Claim a card and load the program, once in each worker, which keeps the session."""
+    sessions: dict[bytes, qaic.Session] = vars(get_worker()).setdefault("qaic_sessions", {})
+    if container not in sessions:
+        qaic.claim_devices()
+        sessions[container] = qaic.Session(container)
+    return sessions[container]
 
 
 def infer(container: bytes, rows: np.ndarray) -> np.ndarray:

@@ -37,8 +37,10 @@ def discovery_script(folder: str) -> str:
     return str(path)
 
 
-def start(master: str, script: str) -> SparkSession:
-    """Start Spark with one card for each executor and each task."""
+def start(master: str | None, script: str) -> SparkSession:
+    """Start Spark with one card for each executor and each task; without a master, on this host."""
+    cards = sum(device.is_ready for device in qaic.devices())
+    master = master or f"local-cluster[{cards},1,1024]"
     # Tasks run with the Python that contains the package, which may differ from that of the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
@@ -50,8 +52,8 @@ def start(master: str, script: str) -> SparkSession:
         "spark.executor.resource.qaic.amount": "1",
         "spark.executor.resource.qaic.discoveryScript": script,
         "spark.task.resource.qaic.amount": "1",
-        # Cards of a host, here two; the workers of a standalone cluster have a file for this.
-        "spark.worker.resource.qaic.amount": "2",
+        # Cards of this host; the workers of a standalone cluster have a file for this.
+        "spark.worker.resource.qaic.amount": str(cards),
         "spark.worker.resource.qaic.discoveryScript": script,
     }
     for name, value in settings.items():
@@ -77,7 +79,7 @@ def inference(container: bytes) -> Callable[[Iterator[pd.DataFrame]], Iterator[p
     return run
 
 
-def main(model: str, rows: str, results: str, master: str = "local-cluster[2,1,1024]") -> None:
+def main(model: str, rows: str, results: str, master: str | None = None) -> None:
     """Read, run and write."""
     container = qaic.compile(model).content.tobytes()
     with tempfile.TemporaryDirectory() as folder:

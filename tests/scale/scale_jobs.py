@@ -26,16 +26,21 @@ def results(x):
     return np.concatenate([expected(x[start : start + BATCH]) for start in range(0, len(x), BATCH)])
 
 
+def two_cards(folder):
+    """Return the environment of processes that share two cards."""
+    shared = folder / "shared"
+    shared.mkdir(mode=0o700, exist_ok=True)
+    return {**os.environ, "QAIC_CPU_DEVICES": "2", "QAIC_CPU_SHARED": str(shared)}
+
+
 def run(folder, name, *arguments):
     """Run an example on two separate cards; return the last line of its output."""
-    shared = folder / "shared"
-    shared.mkdir(mode=0o700)
     done = subprocess.run(
         [sys.executable, EXAMPLES / name, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "QAIC_CPU_DEVICES": "2", "QAIC_CPU_SHARED": str(shared)},
+        env=two_cards(folder),
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.splitlines()[-1]
