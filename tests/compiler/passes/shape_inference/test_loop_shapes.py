@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from compiler_oracle import info, lowered, model_of, node
+from compiler_oracle import info, lowered, model_of, node, run, whole
 from qaic.errors import CompileError, OptionError
 from qaic.options.files.specializations import SpecializationEntry
 
@@ -72,6 +72,15 @@ def test_a_loop_has_the_shapes_of_a_run_or_is_refused(step, trips, has_scan, sto
     expected = [value.shape for value in session.run(None, {"x": X})]
     assert found[0] == expected[0]
     assert len(found) == 1 or not trips or found[1] == expected[1]
+
+
+@pytest.mark.parametrize("trips", [0, 2])
+def test_a_loop_without_iterations_has_rows_of_the_inferred_shape(trips):
+    """The engine takes this shape from the body, which may not declare it."""
+    program = lowered(looping("product", trips, has_scan=True, stops=False))
+    found = run(whole(program), {"x": X})
+    assert [found[spec.name].shape for spec in program.outputs] == [X.shape, (trips, *X.shape[:-1])]
+    assert [spec.dims for spec in program.outputs] == [X.shape, (trips, *X.shape[:-1])]
 
 
 @pytest.mark.parametrize("is_captured", [False, True])

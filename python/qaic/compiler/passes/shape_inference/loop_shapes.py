@@ -24,7 +24,7 @@ from qaic.compiler.ir.graph_walk import (
     subgraphs,
 )
 from qaic.compiler.ir.shape_arithmetic import computed_values
-from qaic.compiler.ir.value_info import declared_dims, known_dims
+from qaic.compiler.ir.value_info import ShapesInSets, declared_dims, known_dims
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
@@ -58,6 +58,21 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
             edit.set_shape(value, dims if at < states else (trips, *dims))
             learned = True
     return learned
+
+
+def declare_rows(graph: onnx.GraphProto, shapes: ShapesInSets) -> None:
+    """Declare the shapes of rows in the bodies of loops; changes `graph`.
+
+    For a loop without iterations, the engine reads the shapes of its results from these declarations.
+    `shapes` returns the shapes of a value in all sets.
+    """
+    for node in graph.node:
+        states = len(node.input) - _STATES
+        for body in subgraphs(node) if standard(node, "Loop") else ():
+            for name, row in zip(node.output[states:], body.output[1 + states :], strict=False):
+                rows = {shape[1:] for shape in shapes(name)}
+                if len(rows) == 1 and row.type.HasField("tensor_type") and known_dims(row) is None:
+                    edit.set_shape(row, rows.pop())
 
 
 def bodies(
