@@ -427,7 +427,9 @@ def test_output_larger_than_declared_is_an_error_not_a_cut(tmp_path):
     with qaic.Session(session_models.save(tmp_path, built)) as session:
         np.testing.assert_array_equal(session.run({"x": [0.0, 1, 0, 1]})["y"], [[1, 3]])
         for x in ([1.0, 1, 1, 1], [0.0, 0, 0, 1]):
-            with pytest.raises(emulated_cards.inference_error(), match=r"y|shape|its cores failed"):
+            with pytest.raises(
+                emulated_cards.inference_error(), match=r"NonZero has the shape|its cores failed"
+            ):
                 session.run({"x": x})
             emulated_cards.end_stuck_inference(session)
         np.testing.assert_array_equal(session.run({"x": [1.0, 1, 0, 0]})["y"], [[0, 1]])

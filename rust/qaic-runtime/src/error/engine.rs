@@ -35,3 +35,61 @@ fn engine_missing(looked_at: &[String]) -> String {
         format!("the library of onnxruntime was not found; searched: {}", looked_at.join(", "))
     }
 }
+
+impl EngineError {
+    /// Returns the error for an inference that failed with a message of the engine.
+    pub(crate) fn inference(message: String) -> Self {
+        let message = result_of_another_shape(&message).unwrap_or(message);
+        EngineError::Inference { status: "QS_ERROR", message }
+    }
+}
+
+/// Rewords the engine's message about a result whose shape differs from that of its buffer; else None.
+fn result_of_another_shape(message: &str) -> Option<String> {
+    let (_, after) = message.split_once("while running ")?;
+    let (operator, reason) = after.split_once(" node. ")?;
+    let is_about_shapes = ["the computed output shape", "OrtValue shape verification failed"];
+    if !is_about_shapes.iter().any(|words| reason.contains(words)) {
+        return None;
+    }
+    // Both texts name the shape of the buffer first.
+    let mut shapes = reason
+        .split('{')
+        .skip(1)
+        .filter_map(|part| part.split_once('}'))
+        .map(|(sizes, _)| sizes.replace(',', ", "));
+    let (declared, made) = (shapes.next()?, shapes.next()?);
+    Some(format!(
+        "a result of the operator {operator} has the shape [{made}], expected the declared shape [{declared}]; \
+         its sizes depend on the inputs, so declare the shape that all inputs give, or end the model before this \
+         operator"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_of_another_shape_is_described_with_both_shapes() {
+        let texts = [
+            "Non-zero status code returned while running NonZero node. Name:'n' Status Message: op_kernel.cc:87 The \
+             output OrtValue provided for output 'y' of node 'n' (NonZero) has shape {1,5} but the computed output \
+             shape for this run is {1,3}. When calling Run() with pre-allocated output OrtValues, ensure ...",
+            "Non-zero status code returned while running NonZero node. Name:'n' Status Message: tensor.Shape() == \
+             *shape was false. OrtValue shape verification failed. Current shape:{1,5} Requested shape:{1,3}",
+        ];
+        for text in texts {
+            let found = EngineError::inference(text.to_owned()).to_string();
+            let words =
+                "a result of the operator NonZero has the shape [1, 3], expected the declared shape [1, 5]";
+            assert!(found.contains(words), "{found}");
+        }
+        let other =
+            "Non-zero status code returned while running Gather node. Name:'n' Status Message: {1}, {2}";
+        assert_eq!(
+            EngineError::inference(other.to_owned()).to_string(),
+            format!("inference failed: {other}")
+        );
+    }
+}

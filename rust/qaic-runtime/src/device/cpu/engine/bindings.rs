@@ -230,7 +230,7 @@ impl Bindings {
         match check(engine.api, status) {
             Ok(()) => Ok(()),
             Err(_) if self.terminator.take() => Err(ErrorDetail::Interrupted.into()),
-            Err(message) => Err(EngineError::Inference { status: "QS_ERROR", message }.into()),
+            Err(message) => Err(EngineError::inference(message).into()),
         }
     }
 }
