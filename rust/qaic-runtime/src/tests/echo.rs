@@ -1,4 +1,5 @@
-//! A program that returns its input, on a device that writes the bytes that it reads.
+//! A program that returns its input, on a device that writes the bytes that it reads, or on a card that keeps them at
+//! one address of its memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,31 +52,6 @@ pub(crate) fn cpu_program(plan: &str, constants: &[u8]) -> Arc<Image> {
     let network = network(ElementType::Float32);
     let sections: [(&str, &[u8]); 2] = [("openqaic_plan", plan.as_bytes()), ("openqaic_graph", b"graph")];
     container_with(&network, &sections, constants)
-}
-
-/// [`image`] for a card that keeps the input bytes at one address of its memory.
-#[cfg_attr(not(feature = "emu"), allow(dead_code))]
-pub(crate) fn card_image(device: ElementType) -> Arc<Image> {
-    let network = network(device);
-    let request = |num, size| DmaRequest {
-        num,
-        in_out: u8::from(num == 1),
-        size,
-        dev_addr_space: 1,
-        port_id: 100 + num,
-        ..DmaRequest::default()
-    };
-    let sizes = network.dma_buffers.iter().map(|buffer| buffer.size);
-    let metadata = Metadata {
-        dma_requests: (0..).zip(sizes).map(|(num, size)| request(num, size)).collect(),
-        hw_version_major: 2,
-        num_nsps: 1,
-        vtcm_size: 1,
-        l2tcm_size: 1,
-        static_shared_ddr_size: u64::from(ELEMENTS) * 4,
-        ..Metadata::default()
-    };
-    container(&network, &[("metadata", &metadata.encode_flatbuffer())])
 }
 
 /// [`image`] of float32 whose output is the input of the next inference.
@@ -170,18 +146,46 @@ fn network_of(user: ElementType, device: ElementType) -> NetworkDesc {
     }
 }
 
+/// Metadata for a card that transfers every buffer to or from one address of its memory.
+fn card_metadata(network: &NetworkDesc) -> Metadata {
+    let request = |(num, buffer): (u16, &DmaBuffer)| DmaRequest {
+        num,
+        in_out: u8::from(buffer.dir == Direction::Out),
+        size: buffer.size,
+        dev_addr_space: 1,
+        port_id: 100 + num,
+        ..DmaRequest::default()
+    };
+    Metadata {
+        dma_requests: (0..).zip(&network.dma_buffers).map(request).collect(),
+        hw_version_major: 2,
+        num_nsps: 1,
+        vtcm_size: 1,
+        l2tcm_size: 1,
+        static_shared_ddr_size: network
+            .dma_buffers
+            .iter()
+            .map(|buffer| buffer.size.into())
+            .max()
+            .unwrap_or(0),
+        ..Metadata::default()
+    }
+}
+
 /// A container with this descriptor, and these sections in its ELF.
-fn container(network: &NetworkDesc, sections: &[(&str, &[u8])]) -> Arc<Image> {
+pub(crate) fn container(network: &NetworkDesc, sections: &[(&str, &[u8])]) -> Arc<Image> {
     container_with(network, sections, &[])
 }
 
 fn container_with(network: &NetworkDesc, sections: &[(&str, &[u8])], constants: &[u8]) -> Arc<Image> {
+    let metadata = card_metadata(network).encode_flatbuffer();
+    let sections = [&[("metadata", metadata.as_slice())], sections].concat();
     let static_constants_size = constants.len() as u64;
     let descriptor = ConstantsDesc { static_constants_size, ..ConstantsDesc::default() };
     let payloads = [
         (names::CONSTANTS, constants.to_vec()),
         (names::CONSTANTS_DESC, descriptor.encode()),
-        (names::NETWORK_ELF, elf::build(sections).unwrap()),
+        (names::NETWORK_ELF, elf::build(&sections).unwrap()),
         (names::NETWORK_DESC, network.encode()),
     ];
     let segments = payloads.each_ref().map(|(name, payload)| {

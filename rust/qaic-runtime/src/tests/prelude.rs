@@ -12,6 +12,7 @@ pub(crate) use std::{
 pub(crate) use super::first_device::{
     assert_interrupted, await_executing, control, long, recorded, set, shared, soon, try_set,
 };
+pub(crate) use super::held_device::{HeldDevice, HeldNoop, of_each_kind};
 pub(crate) use crate::{
     echo::{ELEMENTS, image, noop, resizable},
     oracle::f32_bytes,
@@ -34,6 +35,7 @@ pub(crate) use cards::*;
 #[cfg(feature = "emu")]
 mod cards {
     pub(crate) use crate::tests::card::rig::{CardProgramSpec, Rig, run};
+    pub(crate) use crate::tests::echo_card::EchoCard;
     pub(crate) use qaic_emu::{EmuKmd, EmuOptions, FaultPlan, FirmwareConfig, Profile, fault::Target};
     pub(crate) use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, Telemetry, abi::Request};
     pub(crate) use qaic_qpc::{

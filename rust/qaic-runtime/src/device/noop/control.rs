@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use qaic_emu::fault::{Action, FaultPlan, Target, Trigger};
 use qaic_sync::{OwnerCount, OwnerCounts};
 
-use crate::device::{DeviceId, DeviceStatus};
+use crate::device::{Canceller, DeviceId, DeviceStatus};
 use crate::error::{DeviceError, EngineError, ErrorDetail, RuntimeError};
 use crate::process::{ForkGuard, WaitScope};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
@@ -34,8 +34,6 @@ const fn place(call: Trigger) -> usize {
 #[derive(Debug)]
 pub struct Control {
     device: DeviceId,
-    // True if executions are submitted first. The value is fixed for a program when it is created.
-    pub(super) queues: AtomicBool,
     fork_guard: ForkGuard,
     calls: [AtomicU64; CALLS.len()],
     // Executions without faults or barriers, which execs count, and their number before the last plan.
@@ -46,39 +44,53 @@ pub struct Control {
     // True if executions must read the state.
     armed: AtomicBool,
     state: Mutex<ControlState>,
-    pub(super) changed: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct ControlState {
-    pub(super) plan: FaultPlan,
-    pub(super) held: bool,
+struct ControlState {
+    plan: FaultPlan,
+    held: bool,
     away: bool,
-    pub(super) inside: u32,
-    // Maximum of `inside`.
-    pub(super) most_inside: u32,
-    // Number of the next submission, and of the first one that a closed barrier holds.
-    pub(super) next: u64,
-    pub(super) first_held: u64,
+    inside: u32,
 }
 
-/// Request to end one call; the canceller of the call owns it.
-#[derive(Debug, Default)]
+/// Ends the executions of one exec.
+#[derive(Debug)]
 pub(super) struct Stop {
+    pub(super) control: Arc<Control>,
     // Both change only under the lock of the control's state.
-    pub(super) inside: AtomicBool,
-    pub(super) asked: AtomicBool,
+    inside: AtomicBool,
+    asked: AtomicBool,
+}
+
+impl Stop {
+    pub(super) fn new(control: &Arc<Control>) -> Self {
+        let control = Arc::clone(control);
+        Self { control, inside: AtomicBool::new(false), asked: AtomicBool::new(false) }
+    }
+}
+
+impl Canceller for Stop {
+    fn cancel(&self) {
+        // In a forked process, no execution is inside the device.
+        let Ok(_state) = self.control.state() else { return };
+        if self.inside.load(Ordering::Relaxed) {
+            self.asked.store(true, Ordering::Relaxed);
+            self.control.changed.notify_all();
+        }
+    }
 }
 
 /// Delay of a call inside the device.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Delay {
+enum Delay {
     Until(Instant),
     Forever,
 }
 
 impl Delay {
-    pub(super) fn of(fault: Option<Action>) -> Self {
+    fn of(fault: Option<Action>) -> Self {
         match fault {
             // The clock cannot represent the end, so the execution is endless.
             Some(Action::Slow(time)) => Instant::now().checked_add(time).map_or(Self::Forever, Self::Until),
@@ -98,7 +110,6 @@ impl Control {
         let armed = plan.mentions(Trigger::Execute);
         Self {
             device,
-            queues: AtomicBool::new(false),
             fork_guard: ForkGuard::new(),
             calls: Default::default(),
             unarmed: Arc::default(),
@@ -131,12 +142,10 @@ impl Control {
         calls
     }
 
-    /// Closes the barrier, so that executions that begin from now on wait in it. Submitted executions may begin, but
-    /// do not end.
+    /// Closes the barrier, so that executions that begin from now on wait in it.
     pub fn hold(&self) -> Result<(), RuntimeError> {
         let mut state = self.state()?;
         state.held = true;
-        state.first_held = state.next;
         self.arm(&state);
         Ok(())
     }
@@ -150,8 +159,7 @@ impl Control {
         Ok(())
     }
 
-    /// Number of executions inside the device: held, slow or stuck ones, and submitted ones until a thread has waited
-    /// for their end. Other executions take no time.
+    /// Number of executions inside the device: held, slow or stuck ones. Other executions take no time.
     pub fn executing(&self) -> Result<u32, RuntimeError> {
         Ok(self.state()?.inside)
     }
@@ -296,7 +304,6 @@ impl Control {
         stop.asked.store(false, Ordering::Relaxed);
         stop.inside.store(true, Ordering::Relaxed);
         state.inside += 1;
-        state.most_inside = state.most_inside.max(state.inside);
         self.changed.notify_all();
         let asked = || stop.asked.load(Ordering::Relaxed);
         let outcome = self.delay_call(state, Delay::of(fault), |state| state.held, losses, asked);
@@ -336,16 +343,6 @@ impl Control {
         }
     }
 
-    /// Requests the end of a call that is inside. Does nothing if there is none.
-    pub(super) fn cancel(&self, stop: &Stop) {
-        // In a forked process, no execution is inside the device.
-        let Ok(_state) = self.state() else { return };
-        if stop.inside.load(Ordering::Relaxed) {
-            stop.asked.store(true, Ordering::Relaxed);
-            self.changed.notify_all();
-        }
-    }
-
     /// Wakes the calls inside, so that they check for changes outside of the state.
     pub(super) fn wake(&self) {
         if let Ok(_state) = self.state() {
@@ -363,11 +360,11 @@ impl Control {
         }
     }
 
-    pub(super) fn count(&self, call: Trigger) -> u64 {
+    fn count(&self, call: Trigger) -> u64 {
         self.calls[place(call)].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn state(&self) -> Result<MutexGuard<'_, ControlState>, RuntimeError> {
+    fn state(&self) -> Result<MutexGuard<'_, ControlState>, RuntimeError> {
         self.fork_guard.check()?;
         Ok(self.state.lock())
     }
@@ -377,13 +374,13 @@ impl Control {
     }
 
     /// Marks all loaded programs as lost.
-    pub(super) fn reset(&self, _: &ControlState) -> RuntimeError {
+    fn reset(&self, _: &ControlState) -> RuntimeError {
         self.losses.fetch_add(1, Ordering::Release);
         self.changed.notify_all();
         self.lost(RESET)
     }
 
-    pub(super) fn failure(&self, nth: u64) -> RuntimeError {
+    fn failure(&self, nth: u64) -> RuntimeError {
         EngineError::Inference {
             status: "NOOP_FAULT",
             message: format!("the fault plan of device {} requests it for execution {nth}", self.device.0),

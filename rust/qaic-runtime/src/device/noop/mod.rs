@@ -7,11 +7,9 @@
 //! tensors are written, in order, to the outbound DMA buffers, in order, and repeated as often as they fit. A
 //! [`FaultPlan`] and a [`Control`] determine the faults.
 //!
-//! On request of the [`Control`], executions are submitted before they are waited for, as on a card. The statistics
-//! contain the times of the execution, in the open layout, and identify the device as a test device.
+//! The statistics contain the times of the execution, in the open layout, and identify the device as a test device.
 
 mod control;
-mod submissions;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,12 +29,10 @@ use super::{
 };
 use crate::error::RuntimeError;
 use crate::image::Image;
-use crate::process::CancellationCheck;
 use crate::process::clock::ucycles;
 use crate::profiling::{Identity, Stages};
 use control::Stop;
 pub use control::{CALLS, Control};
-use submissions::Submission;
 
 #[derive(Debug)]
 pub(crate) struct NoopDevice {
@@ -58,11 +54,7 @@ impl Executor for NoopDevice {
     }
 
     fn is_bounded(&self) -> bool {
-        !self.control.is_armed() && !self.queues_on_device()
-    }
-
-    fn queues_on_device(&self) -> bool {
-        self.control.is_queueing()
+        !self.control.is_armed()
     }
 }
 
@@ -149,12 +141,12 @@ impl Activation for NoopProgram {
             };
             list.push((number as usize, storage));
         }
-        let stop = Arc::new(NoopStop { control: Arc::clone(&self.control), stop: Stop::default() });
+        let stop = Arc::new(Stop::new(&self.control));
         let stats = self.image.network.stats.as_ref();
         let stats = stats.map(|stats| (stats.buff_num as usize, Levels::of(stats)));
         let image = Arc::clone(&self.image);
         let unarmed = self.control.unarmed_count();
-        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image, submission: None, unarmed }))
+        Ok(Box::new(NoopExec { buffers, losses: self.losses, stop, stats, image, unarmed }))
     }
 
     fn updates_state(&self, _output: usize) -> bool {
@@ -174,12 +166,10 @@ struct Buffers {
 struct NoopExec {
     buffers: Buffers,
     losses: u32,
-    stop: Arc<NoopStop>,
+    stop: Arc<Stop>,
     // DMA buffer of the statistics, and their levels.
     stats: Option<(usize, Levels)>,
     image: Arc<Image>,
-    // The last submitted execution while the device uses its buffers.
-    submission: Option<Submission>,
     unarmed: OwnerCount,
 }
 
@@ -214,38 +204,6 @@ impl NoopExec {
             }
         }
     }
-
-    /// Sum of the input bytes, which reveals writes while the device has the buffers.
-    fn sum(&self) -> u32 {
-        let mut sum = crc32fast::Hasher::new();
-        let mut buffer = [0; 1024];
-        for memory in self.buffers.inputs.iter().map(|(_, storage)| storage.memory()) {
-            for at in (0..memory.len()).step_by(buffer.len()) {
-                let part = buffer.len().min(memory.len() - at);
-                if memory.read_into(at, &mut buffer[..part]).is_some() {
-                    sum.update(&buffer[..part]);
-                }
-            }
-        }
-        sum.finalize()
-    }
-
-    /// Waits until the device has released the submission.
-    fn end(&mut self, check: Option<CancellationCheck<'_>>, is_reclaim: bool) -> Result<(), RuntimeError> {
-        let Some(submission) = self.submission.take() else {
-            if is_reclaim {
-                return Ok(());
-            }
-            return self.stop.control.execute(self.losses, &self.stop.stop, &mut self.unarmed);
-        };
-        let ended = self.stop.control.await_end(&submission, self.losses, &self.stop.stop, check, is_reclaim);
-        if matches!(&ended, Err(error) if error.is_interrupted()) {
-            self.submission = Some(submission);
-        } else if submission.sum != self.sum() {
-            return Err(RuntimeError::internal("the buffers were written while the device used them"));
-        }
-        ended
-    }
 }
 
 impl Exec for NoopExec {
@@ -256,26 +214,8 @@ impl Exec for NoopExec {
             .ok_or_else(|| RuntimeError::internal(format!("DMA buffer {index} does not exist")))
     }
 
-    fn reclaim(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
-        self.end(Some(check), true)
-    }
-
-    fn submit(&mut self) -> Result<(), RuntimeError> {
-        if self.stop.control.is_queueing() {
-            let sum = self.sum();
-            self.submission = Some(self.stop.control.submit(self.losses, &self.stop.stop, sum)?);
-        }
-        Ok(())
-    }
-
     fn execute(&mut self) -> Result<(), RuntimeError> {
-        self.end(None, false)?;
-        self.compute();
-        Ok(())
-    }
-
-    fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
-        self.end(Some(check), false)?;
+        self.stop.control.execute(self.losses, &self.stop, &mut self.unarmed)?;
         self.compute();
         Ok(())
     }
@@ -299,25 +239,5 @@ impl Exec for NoopExec {
 
     fn canceller(&self) -> Arc<dyn Canceller> {
         Arc::clone(&self.stop) as Arc<dyn Canceller>
-    }
-}
-
-impl Drop for NoopExec {
-    fn drop(&mut self) {
-        if let Some(submission) = self.submission.take() {
-            self.stop.control.forget(&submission, &self.stop.stop);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct NoopStop {
-    control: Arc<Control>,
-    stop: Stop,
-}
-
-impl Canceller for NoopStop {
-    fn cancel(&self) {
-        self.control.cancel(&self.stop);
     }
 }

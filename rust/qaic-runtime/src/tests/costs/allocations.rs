@@ -3,7 +3,6 @@
 
 use super::counting::{allocations, bytes_of};
 use super::counting_kernel as kernel;
-use crate::echo::card_image;
 use crate::tests::prelude::*;
 use qaic_runtime::binding::Shapes;
 use qaic_runtime::request::{ArrayId, ArrayTensors, Arrays, BoundArrays, Destination};
@@ -16,13 +15,11 @@ const WARM_UP: usize = 200;
 enum Where {
     /// The device computes on the calling thread.
     Here,
-    /// The device queues inferences before a thread waits for them.
-    Queue,
     /// A card, which is used through system calls.
     Card,
 }
 
-const EVERYWHERE: [Where; 3] = [Where::Here, Where::Queue, Where::Card];
+const EVERYWHERE: [Where; 2] = [Where::Here, Where::Card];
 
 struct Tiny {
     set: Arc<InferenceSet>,
@@ -32,26 +29,13 @@ struct Tiny {
 
 impl Tiny {
     fn new(dtype: ElementType, set_size: u32, place: Where) -> Self {
-        // Contexts with equal options share devices.
-        let noop = |marker: &str| {
-            let options = RegistryOptions {
-                kind: Some("noop".into()),
-                engine_candidates: vec![marker.into()],
-                ..RegistryOptions::default()
-            };
-            Context::new(&options).unwrap()
-        };
-        let (context, image) = match place {
-            Where::Here => (noop("computes"), image(dtype)),
-            Where::Queue => {
-                let context = noop("queues");
-                context.noop_control(DeviceId(0)).unwrap().queue();
-                (context, image(dtype))
-            }
-            Where::Card => (Context::of_cards(&kernel::card()).unwrap(), card_image(dtype)),
+        let context = match place {
+            Where::Here => noop(RegistryOptions::default()),
+            Where::Card => Context::of_cards(&kernel::card()).unwrap(),
         };
         let placement = Placement::one(DeviceId(0));
-        let set = InferenceSet::new(&context, &image, &placement, set_size, 1, ProgramOptions::default());
+        let set =
+            InferenceSet::new(&context, &image(dtype), &placement, set_size, 1, ProgramOptions::default());
         let storage = || Storage::new(ELEMENTS as usize * 4).unwrap();
         Self { set: set.unwrap(), input: storage(), outputs: [storage(), storage()] }
     }
@@ -96,7 +80,7 @@ fn allocations_of_batches(place: Where, collect: impl Fn(&InferenceSet, u64) -> 
         }
         for id in ids {
             let handle = collect(&tiny.set, id);
-            tiny.set.outcome(handle).unwrap();
+            tiny.set.exec_obj(handle).unwrap().outcome().unwrap();
             tiny.set.put_completed(handle).unwrap();
         }
     };

@@ -11,7 +11,6 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::counting_kernel as kernel;
-use crate::echo::card_image;
 use crate::tests::prelude::*;
 use qaic_runtime::inference_set::{Completion, CompletionQueue};
 use qaic_sync::atomic::Operations;
@@ -32,17 +31,12 @@ fn storage() -> Storage {
 }
 
 /// A set of four whose exec objects are bound.
-fn noop() -> Arc<InferenceSet> {
-    let options = RegistryOptions {
-        kind: Some("noop".into()),
-        engine_candidates: vec!["operations".into()],
-        ..RegistryOptions::default()
-    };
-    bound(&Context::new(&options).unwrap(), &image(ElementType::Float32))
+fn on_noop() -> Arc<InferenceSet> {
+    bound(&noop(RegistryOptions::default()), &image(ElementType::Float32))
 }
 
-fn card() -> Arc<InferenceSet> {
-    bound(&Context::of_cards(&kernel::card()).unwrap(), &card_image(ElementType::Float32))
+fn on_card() -> Arc<InferenceSet> {
+    bound(&Context::of_cards(&kernel::card()).unwrap(), &image(ElementType::Float32))
 }
 
 fn bound(context: &Arc<Context>, image: &Arc<qaic_runtime::Image>) -> Arc<InferenceSet> {
@@ -119,7 +113,7 @@ fn submit_and_collect(set: &InferenceSet, collect: impl Fn(u64) -> HandleId) -> 
         let handle = set.try_acquire().unwrap();
         set.submit(handle, id, Detached::assume()).unwrap();
         assert_eq!(collect(id), handle);
-        set.outcome(handle).unwrap();
+        set.exec_obj(handle).unwrap().outcome().unwrap();
         set.put_completed(handle).unwrap();
     })
 }
@@ -166,7 +160,7 @@ fn bind_a_vector(set: &InferenceSet, vectors: u64) -> (u64, u64) {
         bound.check_announced().unwrap();
         set.submit(handle, id, Detached::assume()).unwrap();
         assert_eq!(set.get_completed(&mut WaitScope::default()).unwrap(), handle);
-        set.outcome(handle).unwrap();
+        set.exec_obj(handle).unwrap().outcome().unwrap();
         set.put_completed(handle).unwrap();
     })
 }
@@ -187,7 +181,7 @@ fn bind_to_a_handle(set: &InferenceSet, dims: Option<&[GivenShape]>) -> (u64, u6
         bound.check_announced().unwrap();
         set.submit(handle, id, Detached::assume()).unwrap();
         assert_eq!(set.get_completed_id(id, &mut WaitScope::default()).unwrap(), handle);
-        set.outcome(handle).unwrap();
+        set.exec_obj(handle).unwrap().outcome().unwrap();
         assert!(bound.buffers().unwrap().iter().all(Option::is_some));
         set.put_completed(handle).unwrap();
     })
@@ -246,7 +240,7 @@ fn start_for_a_future(set: &Arc<InferenceSet>) -> (u64, u64) {
 /// The work of a collector between two ends is one sleep, regardless of the number of awaited inferences.
 #[test]
 fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
-    let set = noop();
+    let set = on_noop();
     let of = |count: usize| {
         let queue = Arc::<CompletionQueue>::default();
         let inferences: Vec<_> = (0..count)
@@ -274,7 +268,7 @@ fn wait_for_many_futures_costs_what_a_wait_for_one_costs() {
 #[test]
 fn inference_on_noop_takes_no_lock() {
     assert_eq!(
-        of_each_way("noop", &noop()),
+        of_each_way("noop", &on_noop()),
         [(0, 13), (0, 11), (0, 20), (0, 15), (0, 19), (0, 15), (0, 27), (0, 28)]
     );
 }
@@ -282,7 +276,7 @@ fn inference_on_noop_takes_no_lock() {
 #[test]
 fn inference_on_a_card_takes_no_lock() {
     assert_eq!(
-        of_each_way("a card", &card()),
+        of_each_way("a card", &on_card()),
         [(0, 23), (0, 19), (0, 23), (0, 25), (0, 29), (0, 23), (0, 35), (0, 57)]
     );
 }
@@ -311,7 +305,7 @@ fn inference_on_cpu_takes_no_lock() {
 /// read-modify-writes link an inference with its neighbors.
 #[test]
 fn inferences_in_flight_under_one_id_cost_little_more_than_one() {
-    let set = noop();
+    let set = on_noop();
     let of = |count: usize| {
         let mut handles = Vec::with_capacity(count);
         let (locks, updates) = counted(|_| {
@@ -336,13 +330,8 @@ fn inferences_in_flight_under_one_id_cost_little_more_than_one() {
 #[test]
 fn submission_beside_a_thousand_inferences_of_one_id_costs_what_one_beside_few_costs() {
     const ROUNDS: usize = 8;
-    let options = RegistryOptions {
-        kind: Some("noop".into()),
-        engine_candidates: vec!["submissions".into()],
-        ..RegistryOptions::default()
-    };
     let image = image(ElementType::Float32);
-    let context = Context::new(&options).unwrap();
+    let context = noop(RegistryOptions::default());
     // Counts per inference: for the submissions, and for the collections.
     let of = |size: u32| {
         let set = bound_of_size(&context, &image, size);

@@ -40,7 +40,7 @@ fn inference_on_given_buffers_is_collected_by_its_id() {
     let set = set();
     submit(&set, 7, Ok(buffers())).unwrap();
     let handle = set.set.get_completed_id(7, &mut WaitScope::default()).unwrap();
-    set.set.outcome(handle).unwrap();
+    set.set.exec_obj(handle).unwrap().outcome().unwrap();
     set.set.put_completed(handle).unwrap();
     assert_eq!(available(&set), HANDLES as usize);
 }

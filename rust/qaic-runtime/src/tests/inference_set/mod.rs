@@ -1,14 +1,12 @@
-//! Inference sets on the `noop` device.
-#![allow(clippy::duplicate_mod)] // the life cycle, on both kinds of devices
+//! Inference sets on `noop` devices and on emulated cards.
 
 mod bound_arrays;
 mod bound_buffers;
 mod bound_set;
+#[cfg(feature = "emu")]
 mod in_flight;
 mod life_cycle;
-/// Runs the tests also on a device that queues inferences before a thread waits for them.
-#[path = "life_cycle.rs"]
-mod life_cycle_queueing;
+#[cfg(feature = "emu")]
 mod pending;
 mod regressions;
 mod thousand_threads;

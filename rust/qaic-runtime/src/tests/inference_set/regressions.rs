@@ -2,8 +2,17 @@
 
 use std::sync::mpsc;
 
-use super::in_flight::CompletionSender;
 use crate::tests::prelude::*;
+use qaic_runtime::inference_set::Completion;
+
+#[derive(Debug)]
+pub(crate) struct CompletionSender(pub(crate) mpsc::Sender<HandleId>);
+
+impl Completion for CompletionSender {
+    fn completed(&self, handle: HandleId) {
+        self.0.send(handle).unwrap();
+    }
+}
 
 fn context() -> Arc<Context> {
     noop(RegistryOptions::default())
@@ -102,8 +111,6 @@ fn oldest_of_many_inferences_under_one_id_is_collected_first() {
 /// A panic in a function that a worker calls ends neither the worker nor the queued inferences.
 #[test]
 fn worker_whose_callback_panics_goes_on() {
-    use qaic_runtime::inference_set::{Completion, HandleId};
-
     #[derive(Debug)]
     struct Panics(AtomicBool);
     impl Completion for Panics {

@@ -2,7 +2,6 @@
 
 use std::sync::Barrier;
 
-use crate::tests::first_device;
 use crate::tests::prelude::*;
 
 const THREADS: u16 = 1_000;
@@ -10,13 +9,9 @@ const THREADS: u16 = 1_000;
 /// Inferences of each thread.
 const ROUNDS: u16 = 2;
 
-/// Sixteen exec objects on two activations, of a device that computes on the calling thread, or of one that queues inferences.
-fn set(is_queueing: bool) -> Arc<InferenceSet> {
-    let context = noop(RegistryOptions::default());
-    if is_queueing {
-        control(&context).queue();
-    }
-    first_device::set(&context, &image(ElementType::Float32), 8, 2)
+/// Sixteen exec objects on two activations.
+fn set(device: &dyn HeldDevice) -> Arc<InferenceSet> {
+    device.set(&image(ElementType::Float32), 8, 2)
 }
 
 /// Calls `work` on a thousand threads that begin together, with the number of the thread and a value that no other call gets.
@@ -50,8 +45,8 @@ fn available(set: &InferenceSet) -> usize {
 
 #[test]
 fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
-    for is_queueing in [false, true] {
-        let set = set(is_queueing);
+    for device in of_each_kind() {
+        let set = set(&*device);
         let bound = BoundBuffers::of_set(&set).unwrap();
         on_every_thread(|number, value| {
             let given = shared(Storage::of(&tensor(value)).unwrap());
@@ -64,7 +59,7 @@ fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
                 set.get_completed_id(number.into(), &mut WaitScope::default()).unwrap(),
                 HandleId(acquired)
             );
-            set.outcome(HandleId(acquired)).unwrap();
+            set.exec_obj(HandleId(acquired)).unwrap().outcome().unwrap();
             assert_eq!(wanted.memory().to_vec(), tensor(value));
             set.put_completed(HandleId(acquired)).unwrap();
         });
@@ -74,8 +69,8 @@ fn thousand_threads_that_bind_and_collect_by_id_get_their_own_results() {
 
 #[test]
 fn thousand_threads_that_run_get_their_own_results() {
-    for is_queueing in [false, true] {
-        let set = set(is_queueing);
+    for device in of_each_kind() {
+        let set = set(&*device);
         on_every_thread(|_, value| {
             let (given, mut wanted) = (Storage::of(&tensor(value)).unwrap(), empty());
             let outputs = &mut [Some(wanted.memory_mut())];
@@ -90,8 +85,8 @@ fn thousand_threads_that_run_get_their_own_results() {
 
 #[test]
 fn thousand_threads_that_wait_for_what_they_started_get_their_own_results() {
-    for is_queueing in [false, true] {
-        let set = set(is_queueing);
+    for device in of_each_kind() {
+        let set = set(&*device);
         on_every_thread(|_, value| {
             let given = Storage::of(&tensor(value)).unwrap();
             let bytes = given.memory().len();

@@ -164,3 +164,34 @@ fn container_for_a_card_is_refused_by_the_cpu_device() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn stuck_inference_times_out_and_the_set_works_on() {
+    let context = context();
+    control(&context).plan("execute@1=stuck").unwrap();
+    // 20 ms, and 20 ms more for each of the two retries.
+    let wait = WaitLimits { try_ms: 20, retries: 2, ..WaitLimits::default() };
+    let set =
+        try_set(&context, &recorded(), 1, 1, ProgramOptions { wait, ..ProgramOptions::default() }).unwrap();
+    let handle = set.try_acquire().unwrap();
+    let exec = set.exec_obj(handle).unwrap();
+    let input = Storage::new(768).unwrap();
+    exec.bind(|bindings| bindings.inputs[0] = InputBinding::Memory(input.into())).unwrap();
+    set.submit(handle, 1, Detached::assume()).unwrap();
+    assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
+    let error = set.exec_obj(handle).unwrap().outcome().unwrap_err();
+    assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
+    // A busy machine may delay the next inference beyond its limit, too.
+    assert!((0..1_000).any(|_| exec.run(&mut WaitScope::default()).is_ok()));
+    set.exec_obj(handle).unwrap().outcome().unwrap();
+}
+
+#[test]
+fn wait_limits_multiply_time_and_tries() {
+    use qaic_runtime::device::DeviceKind::{Cpu, Noop};
+    let total = |try_ms, retries, kind| WaitLimits { try_ms, retries, ..WaitLimits::default() }.total(kind);
+    assert_eq!(total(0, 5, Noop), Some(Duration::from_secs(30)));
+    assert_eq!(total(0, 5, Cpu), None);
+    assert_eq!(total(60_000, 0, Cpu), Some(Duration::from_mins(1)));
+    assert_eq!(total(u32::MAX, u32::MAX, Noop).map(|limit| limit > Duration::from_hours(1)), Some(true));
+}

@@ -3,7 +3,11 @@
 use crate::tests::prelude::*;
 use qaic_runtime::profiling::{Collector, NameFilter, ProfiledProgram};
 
-use super::profiler::{run, set};
+use super::profiler::run;
+
+fn set(set_size: u32, activations: u32) -> Arc<InferenceSet> {
+    HeldNoop::default().set(&image(ElementType::Float32), set_size, activations)
+}
 
 fn collector(filter: Option<NameFilter>) -> Arc<Collector> {
     Collector::new(Profiler::new(SamplingRule::default(), Limits::default(), DeviceStats::Never), filter)
@@ -11,12 +15,12 @@ fn collector(filter: Option<NameFilter>) -> Arc<Collector> {
 
 #[test]
 fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
-    let (_context, earlier) = set(1, 1);
+    let earlier = set(1, 1);
     let name = earlier.programs[0].subscriptions.name().to_owned();
     let all = collector(Some(Box::new(move |found| found == name)));
     let none = collector(Some(Box::new(|_| false)));
     assert!(all.profiler.start().unwrap() && !all.profiler.start().unwrap() && all.profiler.is_running());
-    let (_context, set) = set(2, 1);
+    let set = set(2, 1);
     // Other tests of this process also create programs, with this name and others.
     let number = all.add(&set.programs[0].subscriptions).unwrap();
     let programs = all.programs();
@@ -33,8 +37,8 @@ fn collector_with_a_filter_takes_the_programs_made_later_that_it_accepts() {
 #[test]
 fn collector_without_a_filter_takes_what_it_is_given_until_that_is_removed() {
     let collector = collector(None);
-    let (_context, first) = set(1, 1);
-    let (_other, second) = set(1, 1);
+    let first = set(1, 1);
+    let second = set(1, 1);
     assert!(collector.programs().is_empty());
     let registries = [&first, &second].map(|set| Arc::clone(&set.programs[0].subscriptions));
     assert_eq!(collector.add(&registries[0]).unwrap(), 0);
@@ -59,7 +63,7 @@ fn collector_without_a_filter_takes_what_it_is_given_until_that_is_removed() {
 #[test]
 fn collector_keeps_a_container_until_the_last_samples_of_its_program_were_fetched() {
     let collector = collector(None);
-    let (_context, set) = set(1, 1);
+    let set = set(1, 1);
     collector.add(&set.programs[0].subscriptions).unwrap();
     collector.profiler.start().unwrap();
     run(&set, 1);

@@ -2,26 +2,15 @@
 //! address, and in the memory of another tensor.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::echo_model::model::Call;
 use super::super::echo_model::{Echo, Model, calls, programs};
+use crate::echo::noop;
 use proptest::prelude::*;
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::process::WaitScope;
 use qaic_runtime::request::ExecObj;
 use qaic_runtime::{Context, Image, Program, ProgramOptions};
-
-fn noop() -> Arc<Context> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let marker = format!("binding-moves-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        engine_candidates: vec![marker.into()],
-        ..RegistryOptions::default()
-    };
-    Context::new(&options).unwrap()
-}
 
 /// Runs the inferences one after the other on one exec object, or one on each of several.
 fn check(
@@ -49,15 +38,7 @@ proptest! {
     #[test]
     fn data_on_a_device_that_computes_on_the_calling_thread_arrive(program in programs(), calls in calls()) {
         let mut model = Model::new(&program, Echo::DmaBuffers);
-        check(&noop(), &program.image(), &mut model, &calls)?;
-    }
-
-    #[test]
-    fn data_on_a_device_that_works_by_itself_arrive(program in programs(), calls in calls()) {
-        let context = noop();
-        context.noop_control(DeviceId(0)).unwrap().queue();
-        let mut model = Model::new(&program, Echo::DmaBuffers);
-        check(&context, &program.image(), &mut model, &calls)?;
+        check(&noop(RegistryOptions::default()), &program.image(), &mut model, &calls)?;
     }
 }
 
