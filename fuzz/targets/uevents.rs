@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_kmd::{EventKind, uevent};
+use qaic_kmd::{Event, EventKind};
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some(event) = uevent::parse(bytes) else { return };
+    let Some(event) = Event::parse(bytes) else { return };
     let number: u32 =
         event.node.strip_prefix("accel").and_then(|digits| digits.parse().ok()).expect("a node's name");
     assert_eq!(event.node, format!("accel{number}"));
@@ -24,10 +24,10 @@ fuzz_target!(|bytes: &[u8]| {
     let message = format!(
         "{action}@{path}\0ACTION={action}\0DEVPATH={path}\0SUBSYSTEM=accel\0MAJOR=261\0{more}SEQNUM=7\0"
     );
-    assert_eq!(uevent::parse(message.as_bytes()), Some(event.clone()));
+    assert_eq!(Event::parse(message.as_bytes()), Some(event.clone()));
 
     // Unknown keys change nothing. With `SYNTH_UUID`, which a program's request adds, the message is not an
     // event.
-    assert_eq!(uevent::parse(&[bytes, b"\0NEW_KEY=1\0"].concat()), Some(event));
-    assert_eq!(uevent::parse(&[bytes, b"\0SYNTH_UUID=0\0"].concat()), None);
+    assert_eq!(Event::parse(&[bytes, b"\0NEW_KEY=1\0"].concat()), Some(event));
+    assert_eq!(Event::parse(&[bytes, b"\0SYNTH_UUID=0\0"].concat()), None);
 });

@@ -12,11 +12,7 @@ use super::firmware::{Transaction, TransactionReply};
 use super::options::ExecutionMode;
 use crate::data_path::worker::Worker;
 use qaic_kmd::abi::{DBC_COUNT, MANAGE_MAX_BYTES, MANAGE_MAX_COUNT};
-use qaic_kmd::protocol::{
-    ACTIVATE_FROM_DEVICE, ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, DMA_FROM_USER, Dma, Header, NncStatus,
-    PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, STATUS_FROM_DEVICE, STATUS_FROM_USER, SetUpChannel,
-    TearDownChannel, parse,
-};
+use qaic_kmd::protocol::{Dma, Header, NncStatus, SetUpChannel, TearDownChannel, TransactionKind, parse};
 use qaic_kmd::wire::{self, Layout};
 use qaic_kmd::{DbcState, Errno, ManageBuffer};
 
@@ -240,22 +236,22 @@ impl EmuFile {
     ) -> Result<(), Errno> {
         for reply in replies {
             let (kind, body) = match &reply {
-                TransactionReply::Passthrough(body) => (PASSTHROUGH_FROM_DEVICE, &body[..]),
-                TransactionReply::Activate(channel) => (ACTIVATE_FROM_DEVICE, bytes_of(channel)),
+                TransactionReply::Passthrough(body) => (TransactionKind::PassthroughFromDevice, &body[..]),
+                TransactionReply::Activate(channel) => {
+                    (TransactionKind::ActivateFromDevice, bytes_of(channel))
+                }
                 // The driver does not pass this reply on.
                 TransactionReply::Deactivate { status, dbc_id } => {
                     self.deactivated(*status, *dbc_id)?;
                     continue;
                 }
-                TransactionReply::Status(features) => (STATUS_FROM_DEVICE, bytes_of(features)),
+                TransactionReply::Status(features) => (TransactionKind::StatusFromDevice, bytes_of(features)),
             };
-            let len = size_of::<Header>() + body.len();
-            if bytes.len() + len > MANAGE_MAX_BYTES {
+            let transaction = kind.transaction(body);
+            if bytes.len() + transaction.len() > MANAGE_MAX_BYTES {
                 return Err(Errno::NOSPC);
             }
-            let len = u32::try_from(len).map_err(|_| Errno::NOSPC)?;
-            bytes.extend(bytes_of(&Header { kind, len }));
-            bytes.extend(body);
+            bytes.extend(transaction);
             match reply {
                 TransactionReply::Activate(channel) => {
                     self.activated(channel.status, channel.dbc_id, ring_size, resets)?
@@ -376,14 +372,14 @@ fn take_apart_transaction<'data>(
     message: &mut Message,
     is_last: bool,
 ) -> Result<(), Errno> {
-    match kind {
-        PASSTHROUGH_FROM_USER => {
+    match TransactionKind::of(kind) {
+        Some(TransactionKind::PassthroughFromUser) => {
             if !body.len().is_multiple_of(8) {
                 return Err(Errno::INVAL);
             }
             message.transactions.push(Transaction::Passthrough(body.to_vec()));
         }
-        DMA_FROM_USER => {
+        Some(TransactionKind::DmaFromUser) => {
             let Dma { tag, size, .. } = read(body)?;
             let data = data.next().filter(|data| data.len() as u64 == size).ok_or(Errno::INVAL)?;
             // The driver treats data after other data as the rest of one transfer.
@@ -392,7 +388,7 @@ fn take_apart_transaction<'data>(
             message.transferred += data.len();
             message.transactions.push(Transaction::Dma { tag, data });
         }
-        ACTIVATE_FROM_USER => {
+        Some(TransactionKind::ActivateFromUser) => {
             let SetUpChannel { queue_size, options, pad, .. } = read(body)?;
             // One buffer with a 32-bit size contains the rings.
             let ring_bytes = queue_size.checked_mul(68).and_then(|bytes| bytes.checked_add(256 + 4095));
@@ -403,14 +399,14 @@ fn take_apart_transaction<'data>(
             message.transactions.push(Transaction::Activate { queue_size, options });
         }
         // The driver sends nothing of this transaction to the firmware.
-        DEACTIVATE_FROM_USER => {
+        Some(TransactionKind::DeactivateFromUser) => {
             let TearDownChannel { dbc_id, pad } = read(body)?;
             if dbc_id >= DBC_COUNT || pad != 0 {
                 return Err(Errno::INVAL);
             }
             message.given_up.push((dbc_id, is_last));
         }
-        STATUS_FROM_USER => message.transactions.push(Transaction::Status),
+        Some(TransactionKind::StatusFromUser) => message.transactions.push(Transaction::Status),
         _ => return Err(Errno::INVAL),
     }
     Ok(())

@@ -1,9 +1,8 @@
 //! The kernel interface of Cloud AI 100 cards.
 //!
-//! Higher layers use two traits at the system-call boundary, [`kmd::Kmd`] and [`kmd::AccelFile`]. The same code
-//! therefore drives a card, an emulated card, and a recording of either. [`ioctl`] defines the calls as values, and
-//! [`abi`] defines their bytes. If the open runtime and the upstream kernel disagree, this
-//! crate follows the kernel.
+//! Higher layers use two traits at the system-call boundary, [`Kmd`] and [`AccelFile`]. The same code
+//! therefore drives a card, an emulated card, and a recording of either. [`Ioctl`] defines the calls as values, and
+//! [`abi`] defines their bytes. If the open runtime and the upstream kernel disagree, this crate follows the kernel.
 #![deny(unsafe_code)]
 
 pub mod abi;
@@ -16,7 +15,7 @@ mod kmd;
 mod manage;
 pub mod protocol;
 mod transcript;
-pub mod uevent;
+mod uevent;
 pub mod wire;
 
 pub use clock::{Clock, EventCounter, Listener, SystemClock, VirtualClock};

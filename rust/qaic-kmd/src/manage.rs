@@ -3,11 +3,8 @@
 use bytemuck::bytes_of;
 
 use crate::abi::{MANAGE_MAX_BYTES, ManageMsg};
-use crate::protocol::{DMA_FROM_USER, Dma, Header};
+use crate::protocol::{Dma, Header, TransactionKind};
 use crate::wire::{self, Volatile};
-
-const DMA_TRANSACTION_BYTES: u32 = 32;
-const _: () = assert!(size_of::<Header>() + size_of::<Dma>() == DMA_TRANSACTION_BYTES as usize);
 
 /// A control message, and the reply that replaces it. Borrows the data that the card fetches during the call.
 #[derive(Debug)]
@@ -33,7 +30,7 @@ impl<'data> ManageBuffer<'data> {
     /// unchecked transaction.
     pub fn push(&mut self, transaction: &[u8]) -> Option<()> {
         let Header { kind, len } = wire::read(transaction)?;
-        if kind == DMA_FROM_USER || len as usize != transaction.len() {
+        if kind == TransactionKind::DmaFromUser as u32 || len as usize != transaction.len() {
             return None;
         }
         self.append(transaction)
@@ -42,10 +39,9 @@ impl<'data> ManageBuffer<'data> {
     /// Adds a dma transaction: the card fetches `data` for the command with this tag. Returns `None` if the buffer is
     /// full.
     pub fn push_dma(&mut self, tag: u32, data: &'data [u8]) -> Option<()> {
-        let header = Header { kind: DMA_FROM_USER, len: DMA_TRANSACTION_BYTES };
         let addr = Volatile(data.as_ptr().expose_provenance() as u64);
         let body = Dma { tag, pad: 1, addr, size: data.len() as u64 };
-        self.append(&[bytes_of(&header), bytes_of(&body)].concat())?;
+        self.append(&TransactionKind::DmaFromUser.transaction(bytes_of(&body)))?;
         self.data.push(data);
         Some(())
     }

@@ -12,49 +12,51 @@ const SUBSYSTEM: &[u8] = b"accel";
 /// Maximum number of digits of a node's number.
 const NUMBER_DIGITS: usize = 10;
 
-/// Parses the event in a message: `action@path` and `KEY=value` parts, each terminated by a zero byte.
-///
-/// Returns `None` if the message is not about the node of an accelerator, or does not contain its state, or was
-/// requested by a program (`udevadm trigger`), which does not affect the card.
-pub fn parse(message: &[u8]) -> Option<Event> {
-    let mut parts = message.split(|byte| *byte == 0);
-    let header = parts.next()?;
-    let at = header.iter().position(|byte| *byte == b'@')?;
-    let (action, path) = (&header[..at], &header[at + 1..]);
+impl Event {
+    /// Parses the event in a message: `action@path` and `KEY=value` parts, each terminated by a zero byte.
+    ///
+    /// Returns `None` if the message is not about the node of an accelerator, or does not contain its state, or was
+    /// requested by a program (`udevadm trigger`), which does not affect the card.
+    pub fn parse(message: &[u8]) -> Option<Event> {
+        let mut parts = message.split(|byte| *byte == 0);
+        let header = parts.next()?;
+        let at = header.iter().position(|byte| *byte == b'@')?;
+        let (action, path) = (&header[..at], &header[at + 1..]);
 
-    let (mut subsystem, mut dbc_id, mut dbc_state) = (None, None, None);
-    for part in parts {
-        let Some(equals) = part.iter().position(|byte| *byte == b'=') else { continue };
-        let value = &part[equals + 1..];
-        let place = match &part[..equals] {
-            b"SUBSYSTEM" => &mut subsystem,
-            b"DBC_ID" => &mut dbc_id,
-            b"DBC_STATE" => &mut dbc_state,
-            b"SYNTH_UUID" => return None,
-            _ => continue,
-        };
-        // The kernel sends each key once.
-        if place.replace(value).is_some() {
+        let (mut subsystem, mut dbc_id, mut dbc_state) = (None, None, None);
+        for part in parts {
+            let Some(equals) = part.iter().position(|byte| *byte == b'=') else { continue };
+            let value = &part[equals + 1..];
+            let place = match &part[..equals] {
+                b"SUBSYSTEM" => &mut subsystem,
+                b"DBC_ID" => &mut dbc_id,
+                b"DBC_STATE" => &mut dbc_state,
+                b"SYNTH_UUID" => return None,
+                _ => continue,
+            };
+            // The kernel sends each key once.
+            if place.replace(value).is_some() {
+                return None;
+            }
+        }
+        if subsystem != Some(SUBSYSTEM) {
             return None;
         }
+        let node = path.rsplit(|byte| *byte == b'/').next()?;
+        node_number(node)?;
+        let kind = match action {
+            b"online" => EventKind::Online,
+            b"offline" => EventKind::Offline,
+            b"add" => EventKind::Added,
+            b"remove" => EventKind::Removed,
+            b"change" => EventKind::Channel {
+                dbc_id: decimal(dbc_id?).filter(|id| *id < DBC_COUNT)?,
+                state: DbcState::from_number(decimal(dbc_state?)?)?,
+            },
+            _ => return None,
+        };
+        Some(Event { node: str::from_utf8(node).ok()?.to_owned(), kind })
     }
-    if subsystem != Some(SUBSYSTEM) {
-        return None;
-    }
-    let node = path.rsplit(|byte| *byte == b'/').next()?;
-    node_number(node)?;
-    let kind = match action {
-        b"online" => EventKind::Online,
-        b"offline" => EventKind::Offline,
-        b"add" => EventKind::Added,
-        b"remove" => EventKind::Removed,
-        b"change" => EventKind::Channel {
-            dbc_id: decimal(dbc_id?).filter(|id| *id < DBC_COUNT)?,
-            state: DbcState::from_number(decimal(dbc_state?)?)?,
-        },
-        _ => return None,
-    };
-    Some(Event { node: str::from_utf8(node).ok()?.to_owned(), kind })
 }
 
 /// Number of the node called `name`, which consists of `accel` and the number.
@@ -98,7 +100,7 @@ mod tests {
     }
 
     fn kind(message: &[u8]) -> Option<EventKind> {
-        parse(message).map(|event| {
+        Event::parse(message).map(|event| {
             assert_eq!(event.node, "accel3");
             event.kind
         })
@@ -125,27 +127,34 @@ mod tests {
 
     #[test]
     fn uevent_of_another_subsystem_is_no_event() {
-        assert_eq!(parse(&message("add", PATH, &[("SUBSYSTEM", "pci")])), None);
-        assert_eq!(parse(&message("online", "/devices/system/cpu/cpu1", &[("SUBSYSTEM", "cpu")])), None);
-        assert_eq!(parse(&message("add", PATH, &[])), None);
-        assert_eq!(parse(&message("add", "/class/accel", &[("SUBSYSTEM", "accel")])), None);
-        assert_eq!(parse(&message("add", "/devices/accel/accel-1", &[("SUBSYSTEM", "accel")])), None);
+        assert_eq!(Event::parse(&message("add", PATH, &[("SUBSYSTEM", "pci")])), None);
+        assert_eq!(
+            Event::parse(&message("online", "/devices/system/cpu/cpu1", &[("SUBSYSTEM", "cpu")])),
+            None
+        );
+        assert_eq!(Event::parse(&message("add", PATH, &[])), None);
+        assert_eq!(Event::parse(&message("add", "/class/accel", &[("SUBSYSTEM", "accel")])), None);
+        assert_eq!(Event::parse(&message("add", "/devices/accel/accel-1", &[("SUBSYSTEM", "accel")])), None);
         // udevd repeats events to its own listeners in this form.
-        assert_eq!(parse(b"libudev\0\xfe\xed\xca\xfe\x28\0\0\0"), None);
+        assert_eq!(Event::parse(b"libudev\0\xfe\xed\xca\xfe\x28\0\0\0"), None);
     }
 
     #[test]
     fn uevent_without_a_change_of_state_is_no_event() {
-        assert_eq!(parse(&about_a_node("change", &[])), None);
-        assert_eq!(parse(&about_a_node("change", &[("DBC_ID", "1")])), None);
-        assert_eq!(parse(&about_a_node("bind", &[("DBC_ID", "1"), ("DBC_STATE", "2")])), None);
+        assert_eq!(Event::parse(&about_a_node("change", &[])), None);
+        assert_eq!(Event::parse(&about_a_node("change", &[("DBC_ID", "1")])), None);
+        assert_eq!(Event::parse(&about_a_node("bind", &[("DBC_ID", "1"), ("DBC_STATE", "2")])), None);
         for (id, state) in
             [("16", "2"), ("1", "6"), ("-1", "2"), ("+1", "2"), ("01", "2"), ("", "2"), ("99999999999", "2")]
         {
-            assert_eq!(parse(&about_a_node("change", &[("DBC_ID", id), ("DBC_STATE", state)])), None, "{id}");
+            assert_eq!(
+                Event::parse(&about_a_node("change", &[("DBC_ID", id), ("DBC_STATE", state)])),
+                None,
+                "{id}"
+            );
         }
         assert_eq!(
-            parse(&about_a_node("change", &[("DBC_ID", "1"), ("DBC_ID", "2"), ("DBC_STATE", "2")])),
+            Event::parse(&about_a_node("change", &[("DBC_ID", "1"), ("DBC_ID", "2"), ("DBC_STATE", "2")])),
             None
         );
     }
@@ -153,7 +162,7 @@ mod tests {
     #[test]
     fn uevent_triggered_by_a_program_is_no_event() {
         // The kernel sends this event for `udevadm trigger --action=remove`; the card still exists.
-        assert_eq!(parse(&about_a_node("remove", &[("SYNTH_UUID", "0")])), None);
+        assert_eq!(Event::parse(&about_a_node("remove", &[("SYNTH_UUID", "0")])), None);
     }
 
     proptest! {
@@ -182,12 +191,12 @@ mod tests {
                 _ => None,
             };
             let expected = expected.map(|kind| Event { node: format!("accel{node}"), kind });
-            prop_assert_eq!(parse(&bytes), expected);
+            prop_assert_eq!(Event::parse(&bytes), expected);
         }
 
         #[test]
         fn uevent_of_any_bytes_is_parsed_in_bounds(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
-            if let Some(event) = parse(&bytes) {
+            if let Some(event) = Event::parse(&bytes) {
                 prop_assert!(event.node.len() <= 15);
             }
         }
@@ -200,7 +209,7 @@ mod tests {
             let len = bytes.len();
             bytes[at.index(len)] = byte;
             bytes.truncate(cut.index(len + 1));
-            if let Some(event) = parse(&bytes) {
+            if let Some(event) = Event::parse(&bytes) {
                 prop_assert!(event.node.starts_with("accel") && event.node.len() <= 15);
                 if let EventKind::Channel { dbc_id, .. } = event.kind {
                     prop_assert!(dbc_id < 16);

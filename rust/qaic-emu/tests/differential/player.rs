@@ -13,9 +13,8 @@ use qaic_kmd::abi::{
 };
 use qaic_kmd::protocol::parse::{Transaction, transactions};
 use qaic_kmd::protocol::{
-    ACTIVATE_FROM_USER, Activate, ActivateReply, ActivationState, DEACTIVATE_FROM_USER, Deactivate, Dma,
-    Header, LoadElfReply, PASSTHROUGH_FROM_USER, Reply, SetUpChannel, TearDownChannel, WHOLE_DEVICE, message,
-    passthrough,
+    Activate, ActivateReply, ActivationState, Deactivate, Dma, Header, LoadElfReply, Reply, SetUpChannel,
+    TearDownChannel, TransactionKind, WHOLE_DEVICE, message, passthrough,
 };
 use qaic_kmd::{AccelFile, Errno, Ioctl, ManageBuffer};
 use qaic_mem::Mapping;
@@ -347,17 +346,24 @@ impl Player<'_> {
             }
             Part::SetUp { queue_size, pad } => {
                 let channel = SetUpChannel { queue_size: *queue_size, pad: *pad, ..SetUpChannel::default() };
-                vec![Piece::Plain(transaction(ACTIVATE_FROM_USER, bytes_of(&channel)))]
+                vec![Piece::Plain(TransactionKind::ActivateFromUser.transaction(bytes_of(&channel)))]
             }
             Part::TearDown { dbc_id, pad } => {
                 let channel = TearDownChannel { dbc_id: *dbc_id, pad: *pad };
-                vec![Piece::Plain(transaction(DEACTIVATE_FROM_USER, bytes_of(&channel)))]
+                vec![Piece::Plain(TransactionKind::DeactivateFromUser.transaction(bytes_of(&channel)))]
             }
             Part::Command(number) => {
-                vec![Piece::Plain(transaction(PASSTHROUGH_FROM_USER, &u64::from(*number).to_le_bytes()))]
+                vec![Piece::Plain(
+                    TransactionKind::PassthroughFromUser.transaction(&u64::from(*number).to_le_bytes()),
+                )]
             }
-            Part::Odd => vec![Piece::Plain(transaction(PASSTHROUGH_FROM_USER, &13_u32.to_le_bytes()))],
-            Part::Unknown(kind) => vec![Piece::Plain(transaction(*kind, &[0; 8]))],
+            Part::Odd => {
+                vec![Piece::Plain(TransactionKind::PassthroughFromUser.transaction(&13_u32.to_le_bytes()))]
+            }
+            Part::Unknown(kind) => {
+                let header = Header { kind: *kind, len: 16 };
+                vec![Piece::Plain([bytes_of(&header), &[0; 8]].concat())]
+            }
         };
         parts.iter().flat_map(part).collect()
     }
@@ -374,11 +380,6 @@ enum Piece {
 struct ReturnedIds {
     images: Vec<u32>,
     activations: Vec<u32>,
-}
-
-fn transaction(kind: u32, body: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(size_of::<Header>() + body.len()).unwrap();
-    [bytes_of(&Header { kind, len }), body].concat()
 }
 
 fn command(command: &impl qaic_kmd::protocol::Numbered) -> Vec<Piece> {

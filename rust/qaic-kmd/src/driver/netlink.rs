@@ -12,7 +12,6 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvf
 
 use crate::Errno;
 use crate::kmd::{Event, EventSource, Readiness};
-use crate::uevent;
 
 /// Multicast group of the kernel's own messages; udevd sends its messages to another group.
 const KERNEL_GROUP: u32 = 1;
@@ -64,7 +63,7 @@ impl KernelEvents {
 
 /// Returns the event in a message; messages from programs have none.
 fn event_from(port: Option<u32>, message: &[u8]) -> Option<Event> {
-    if port == Some(KERNEL_PORT) { uevent::parse(message) } else { None }
+    if port == Some(KERNEL_PORT) { Event::parse(message) } else { None }
 }
 
 impl EventSource for KernelEvents {

@@ -2,7 +2,7 @@
 //! activations.
 
 use super::Numbered;
-use super::transaction::{Header, PASSTHROUGH_FROM_USER};
+use super::transaction::TransactionKind;
 use crate::wire::{Reserved, Text, Volatile, wire};
 
 /// Number of zero bytes after a command. Firmware checks the lengths of commands, and accepts this form.
@@ -15,12 +15,10 @@ pub const SKIP_CHANNEL: i32 = 0xFE;
 /// Returns a transaction with a command, and the data that follows the command's fixed part.
 pub fn passthrough<C: Numbered>(command: &C, rest: &[u8]) -> Vec<u8> {
     let command = bytemuck::bytes_of(command);
+    let mut body = [command, rest].concat();
     // The kernel accepts only lengths that are multiples of 8.
-    let len = size_of::<Header>() + (command.len() + rest.len()).next_multiple_of(8) + TRAILING_BYTES;
-    let header = Header { kind: PASSTHROUGH_FROM_USER, len: u32::try_from(len).unwrap_or(u32::MAX) };
-    let mut bytes = [bytemuck::bytes_of(&header), command, rest].concat();
-    bytes.resize(len, 0);
-    bytes
+    body.resize(body.len().next_multiple_of(8) + TRAILING_BYTES, 0);
+    TransactionKind::PassthroughFromUser.transaction(&body)
 }
 
 wire! {

@@ -7,9 +7,7 @@ use super::command::{
     Activate, ActivationState, Deactivate, GetPerformanceInfo, GetResourceInfo, GetStatus, LoadConstantsEx,
     LoadConstantsPayload, LoadElf, UnloadConstants, UnloadElf, WHOLE_DEVICE, passthrough,
 };
-use super::transaction::{
-    ACTIVATE_FROM_USER, DEACTIVATE_FROM_USER, Header, STATUS_FROM_USER, SetUpChannel, TearDownChannel,
-};
+use super::transaction::{SetUpChannel, TearDownChannel, TransactionKind};
 use crate::manage::ManageBuffer;
 use crate::wire::{Text, Volatile};
 
@@ -24,7 +22,7 @@ pub(crate) const CONSTANTS_NAME: &str = "ConstantsDescriptor";
 
 /// Queries versions and features of the firmware: the answer is [`features`](super::parse::features).
 pub fn status_features() -> ManageBuffer<'static> {
-    build(&[&transaction(STATUS_FROM_USER, &[])])
+    build(&[&TransactionKind::StatusFromUser.transaction(&[])])
 }
 
 /// Queries the complete status of the card: the answer is a [`CardStatus`](super::CardStatus).
@@ -103,7 +101,8 @@ pub fn activate(process_id: u32, request: ActivateRequest) -> ManageBuffer<'stat
         ..Activate::default()
     };
     let channel = SetUpChannel { queue_size, ..SetUpChannel::default() };
-    build(&[&passthrough(&command, &[]), &transaction(ACTIVATE_FROM_USER, bytes_of(&channel))])
+    let channel = TransactionKind::ActivateFromUser.transaction(bytes_of(&channel));
+    build(&[&passthrough(&command, &[]), &channel])
 }
 
 /// Releases cores and, if given, the channel `dbc_id`.
@@ -115,7 +114,7 @@ pub fn deactivate(activation_id: u32, dbc_id: Option<u32>) -> ManageBuffer<'stat
         None => build(&[&command]),
         Some(dbc_id) => {
             let channel = TearDownChannel { dbc_id, pad: 0 };
-            build(&[&command, &transaction(DEACTIVATE_FROM_USER, bytes_of(&channel))])
+            build(&[&command, &TransactionKind::DeactivateFromUser.transaction(bytes_of(&channel))])
         }
     }
 }
@@ -166,11 +165,6 @@ fn build<'data>(transactions: &[&[u8]]) -> ManageBuffer<'data> {
         debug_assert!(fits.is_some());
     }
     message
-}
-
-fn transaction(kind: u32, body: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(size_of::<Header>() + body.len()).unwrap_or(u32::MAX);
-    [bytes_of(&Header { kind, len }), body].concat()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub use card_status::{CardStatus, EMULATED_IMAGE, PerformanceInfo, ResourceInfo}
 pub use command::*;
 pub use reply::*;
 pub use status::NncStatus;
-pub(crate) use table::{command_entry, transaction_entry};
+pub(crate) use table::command_entry;
 pub use transaction::*;
 
 /// Required major version of the commands; other cards are refused.

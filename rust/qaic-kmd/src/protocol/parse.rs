@@ -2,10 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::transaction::{
-    ACTIVATE_FROM_DEVICE, ChannelReply, Features, Header, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_TO_USER,
-    STATUS_FROM_DEVICE,
-};
+use super::transaction::{ChannelReply, Features, Header, TransactionKind};
 use crate::manage::ManageBuffer;
 use crate::wire::{self, Layout};
 
@@ -86,15 +83,19 @@ pub fn split(rest: &[u8]) -> Result<(u32, &[u8], &[u8]), ReplyError> {
 }
 
 fn transaction(kind: u32, body: &[u8]) -> Result<Transaction<'_>, ReplyError> {
-    Ok(match kind {
-        PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE => Transaction::Passthrough(body),
+    Ok(match TransactionKind::of(kind) {
+        Some(TransactionKind::PassthroughToUser | TransactionKind::PassthroughFromDevice) => {
+            Transaction::Passthrough(body)
+        }
         // The last field, which the kernel passes on, is unused.
-        ACTIVATE_FROM_DEVICE => {
+        Some(TransactionKind::ActivateFromDevice) => {
             let least = offset_of!(ChannelReply, dbc_id) + size_of::<u32>();
             Transaction::Channel(read("transaction of an activation", body, least)?)
         }
-        STATUS_FROM_DEVICE => Transaction::Features(read(FEATURES, body, size_of::<Features>())?),
-        kind => Transaction::Other { kind, body },
+        Some(TransactionKind::StatusFromDevice) => {
+            Transaction::Features(read(FEATURES, body, size_of::<Features>())?)
+        }
+        _ => Transaction::Other { kind, body },
     })
 }
 

@@ -1,25 +1,66 @@
 //! Transactions, the parts of a control message, in the format for users of the driver.
 
-use crate::wire::{Volatile, wire};
+use bytemuck::bytes_of;
 
-/// A command to the firmware.
-pub const PASSTHROUGH_FROM_USER: u32 = 1;
-/// A reply, defined only in the headers; no kernel uses it.
-pub(crate) const PASSTHROUGH_TO_USER: u32 = 2;
-/// A reply of the firmware.
-pub const PASSTHROUGH_FROM_DEVICE: u32 = 3;
-/// Memory that the card fetches: [`Dma`].
-pub const DMA_FROM_USER: u32 = 5;
-/// A channel, for an activation: [`SetUpChannel`].
-pub const ACTIVATE_FROM_USER: u32 = 7;
-/// The channel of an activation: [`ChannelReply`].
-pub const ACTIVATE_FROM_DEVICE: u32 = 8;
-/// Releases a channel: [`TearDownChannel`].
-pub const DEACTIVATE_FROM_USER: u32 = 10;
-/// Queries the versions and features of the firmware.
-pub const STATUS_FROM_USER: u32 = 12;
-/// The versions and features: [`Features`].
-pub const STATUS_FROM_DEVICE: u32 = 14;
+use crate::wire::{Field, Layout, Volatile, wire};
+
+/// Declares the types of transactions, each with its number, its name in transcripts, and the fields of its body.
+macro_rules! kinds {
+    ($($(#[$meta:meta])* $kind:ident = $number:literal $name:literal $fields:expr;)*) => {
+        /// Types of transactions.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum TransactionKind {
+            $($(#[$meta])* $kind = $number,)*
+        }
+
+        impl TransactionKind {
+            /// Returns the type with this number; `None` if it is unknown.
+            pub fn of(number: u32) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$kind),)*
+                    _ => None,
+                }
+            }
+
+            /// Name and fields in transcripts.
+            pub(crate) fn entry(self) -> (&'static str, &'static [Field]) {
+                match self {
+                    $(Self::$kind => ($name, $fields),)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A command to the firmware.
+    PassthroughFromUser = 1 "passthrough_from_user" &[];
+    /// A reply, defined only in the headers; no kernel uses it.
+    PassthroughToUser = 2 "passthrough_to_user" &[];
+    /// A reply of the firmware.
+    PassthroughFromDevice = 3 "passthrough_from_device" &[];
+    /// Memory that the card fetches: [`Dma`].
+    DmaFromUser = 5 "dma_from_user" Dma::FIELDS;
+    /// A channel, for an activation: [`SetUpChannel`].
+    ActivateFromUser = 7 "activate_from_user" SetUpChannel::FIELDS;
+    /// The channel of an activation: [`ChannelReply`].
+    ActivateFromDevice = 8 "activate_from_device" ChannelReply::FIELDS;
+    /// Releases a channel: [`TearDownChannel`].
+    DeactivateFromUser = 10 "deactivate_from_user" TearDownChannel::FIELDS;
+    /// Queries the versions and features of the firmware.
+    StatusFromUser = 12 "status_from_user" &[];
+    /// The versions and features: [`Features`].
+    StatusFromDevice = 14 "status_from_device" Features::FIELDS;
+}
+
+impl TransactionKind {
+    /// Returns a transaction of this type: its header and `body`.
+    pub fn transaction(self, body: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(size_of::<Header>() + body.len()).unwrap_or(u32::MAX);
+        [bytes_of(&Header { kind: self as u32, len }), body].concat()
+    }
+}
 
 wire! {
     /// Type and length of a transaction.

@@ -5,10 +5,7 @@ use serde_json::{Map, Value, json};
 use super::layout::{self, Call, Pointed};
 use crate::Errno;
 use crate::ioctl::Ioctl;
-use crate::protocol::{
-    DMA_FROM_USER, Header, PASSTHROUGH_FROM_DEVICE, PASSTHROUGH_FROM_USER, PASSTHROUGH_TO_USER,
-};
-use crate::protocol::{command_entry, parse, transaction_entry};
+use crate::protocol::{Header, TransactionKind, command_entry, parse};
 
 /// Maximum number of recorded bytes of entries.
 const ENTRIES_LIMIT_BYTES: usize = 1 << 20;
@@ -96,10 +93,11 @@ fn transactions(data: &[u8], payloads: Vec<Value>) -> Value {
 }
 
 fn transaction(kind: u32, body: &[u8], payloads: &mut impl Iterator<Item = Value>) -> Value {
-    let Some(entry) = transaction_entry(kind) else {
+    let Some(kind) = TransactionKind::of(kind) else {
         return json!({ "type": kind, "bytes": layout::digits(body) });
     };
-    let mut found = layout::decode(entry.fields, body);
+    let (name, fields) = kind.entry();
+    let mut found = layout::decode(fields, body);
     if let Some(number) = command_number(kind, body) {
         if let Some(command) = command_entry(number) {
             found = layout::decode(command.fields, body);
@@ -112,19 +110,21 @@ fn transaction(kind: u32, body: &[u8], payloads: &mut impl Iterator<Item = Value
             found.insert("bytes".to_owned(), layout::digits(body));
         }
     }
-    if kind == DMA_FROM_USER
+    if kind == TransactionKind::DmaFromUser
         && let Some(payload) = payloads.next()
     {
         found.insert("payload".to_owned(), payload);
     }
-    found.insert("type".to_owned(), entry.name.into());
+    found.insert("type".to_owned(), name.into());
     found.insert("len".to_owned(), (body.len() + size_of::<Header>()).into());
     found.into()
 }
 
 /// Number of the command or reply in a transaction.
-fn command_number(kind: u32, body: &[u8]) -> Option<u32> {
-    let carries = matches!(kind, PASSTHROUGH_FROM_USER | PASSTHROUGH_TO_USER | PASSTHROUGH_FROM_DEVICE);
+fn command_number(kind: TransactionKind, body: &[u8]) -> Option<u32> {
+    use TransactionKind::{PassthroughFromDevice, PassthroughFromUser, PassthroughToUser};
+
+    let carries = matches!(kind, PassthroughFromUser | PassthroughToUser | PassthroughFromDevice);
     body.first_chunk().filter(|_| carries).copied().map(u32::from_le_bytes)
 }
 
@@ -137,10 +137,11 @@ fn payload(data: &[u8]) -> Value {
 
 fn blank_transactions(data: &mut [u8]) {
     for (kind, body) in bodies(data) {
+        let Some(kind) = TransactionKind::of(kind) else { continue };
         let body = &mut data[body];
-        let command = command_number(kind, body).and_then(command_entry);
-        for entry in [transaction_entry(kind), command].into_iter().flatten() {
-            layout::blank(entry.fields, body);
+        layout::blank(kind.entry().1, body);
+        if let Some(command) = command_number(kind, body).and_then(command_entry) {
+            layout::blank(command.fields, body);
         }
     }
 }

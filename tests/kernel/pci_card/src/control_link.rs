@@ -6,9 +6,7 @@ use std::sync::Arc;
 use bytemuck::bytes_of;
 use qaic_emu::fault::{Action, Trigger, corrupt};
 use qaic_emu::{Firmware, Transaction, TransactionReply, data_wanted};
-use qaic_kmd::protocol::{
-    ACTIVATE_FROM_DEVICE, Header, NncStatus, PASSTHROUGH_FROM_DEVICE, STATUS_FROM_DEVICE,
-};
+use qaic_kmd::protocol::{Header, NncStatus, TransactionKind};
 
 use super::guest_memory::GuestMemory;
 
@@ -318,12 +316,16 @@ fn transaction(kind: u32, body: &[u8]) -> Vec<u8> {
 
 fn encode(reply: &TransactionReply) -> Vec<u8> {
     match reply {
-        TransactionReply::Passthrough(body) => transaction(PASSTHROUGH_FROM_DEVICE, body),
-        TransactionReply::Activate(channel) => transaction(ACTIVATE_FROM_DEVICE, bytes_of(channel)),
+        TransactionReply::Passthrough(body) => TransactionKind::PassthroughFromDevice.transaction(body),
+        TransactionReply::Activate(channel) => {
+            TransactionKind::ActivateFromDevice.transaction(bytes_of(channel))
+        }
         TransactionReply::Deactivate { status, dbc_id } => {
             transaction(DEACTIVATE_FROM_DEVICE, &[status.to_le_bytes(), dbc_id.to_le_bytes()].concat())
         }
-        TransactionReply::Status(features) => transaction(STATUS_FROM_DEVICE, bytes_of(features)),
+        TransactionReply::Status(features) => {
+            TransactionKind::StatusFromDevice.transaction(bytes_of(features))
+        }
     }
 }
 
