@@ -143,7 +143,11 @@ impl Connection {
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // Created before the file is opened, so that no event is missed.
-        self.event_pump.get_or_init(|| EventPump::new(&*self.kmd, &self.state, name.clone())).rename(&name);
+        let create = || {
+            let (events, clock) = (self.kmd.events(), self.kmd.clock());
+            Arc::new(EventPump::new(events, clock, &self.state, name.clone()))
+        };
+        self.event_pump.get_or_init(create).rename(&name);
         let file = uninterrupted(|| self.kmd.open(&open.node))
             .map_err(|errno| self.not_opened(&open.node, &path, errno))?;
         match uninterrupted(|| file.driver_interface()) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use qaic_kmd::{Clock, EventSource, Kmd, Readiness};
+use qaic_kmd::{Clock, Errno, EventSource, Readiness};
 
 use super::device_state::DeviceState;
 use super::errno;
@@ -29,24 +29,26 @@ pub(super) struct EventPump {
 }
 
 impl EventPump {
-    /// Starts to record the events of the node with this name. Without events, only errors of calls reveal the state
-    /// of the card.
-    pub(super) fn new(kmd: &dyn Kmd, state: &Arc<DeviceState>, node: String) -> Arc<Self> {
-        let source = match kmd.events() {
-            Ok(source) => Some(source),
-            Err(error) => {
-                log::global().warn(|| format!("{node}: cannot receive events of the card: {error}"));
-                None
-            }
+    /// Creates a pump for the events of the node with this name. Without a source of events, only errors of calls
+    /// reveal the state of the card.
+    pub(super) fn new(
+        source: Result<Box<dyn EventSource>, Errno>,
+        clock: Arc<dyn Clock>,
+        state: &Arc<DeviceState>,
+        node: String,
+    ) -> Self {
+        let warn = |error: &Errno| {
+            log::global().warn(|| format!("{node}: cannot receive events of the card: {error}"));
         };
-        Arc::new(Self {
+        let source = source.inspect_err(warn).ok();
+        Self {
             readiness: source.as_ref().map(|source| source.readiness()),
             source: Mutex::new(source),
             has_thread: AtomicBool::new(false),
             state: Arc::clone(state),
-            clock: kmd.clock(),
+            clock,
             node: Mutex::new(node),
-        })
+        }
     }
 
     /// Changes the name of the card's node.
@@ -141,16 +143,13 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::mpsc;
 
-    use qaic_kmd::{AccelFile, DbcState, Errno, Event, EventKind, NodeInfo, Telemetry, VirtualClock};
+    use qaic_kmd::{DbcState, Event, EventKind, VirtualClock};
 
     use super::*;
 
     type Outcome = Result<Option<Event>, Errno>;
 
-    /// A kernel that returns the events of a test.
-    #[derive(Debug)]
-    struct ScriptedKernel(Mutex<VecDeque<Outcome>>);
-
+    /// The events of a test.
     #[derive(Debug)]
     struct ScriptedEvents(VecDeque<Outcome>);
 
@@ -173,34 +172,10 @@ mod tests {
         fn wake(&self) {}
     }
 
-    impl Kmd for ScriptedKernel {
-        fn name(&self) -> &'static str {
-            "scripted"
-        }
-
-        fn enumerate(&self) -> Result<Vec<NodeInfo>, Errno> {
-            Ok(Vec::new())
-        }
-
-        fn open(&self, _: &NodeInfo) -> Result<Arc<dyn AccelFile>, Errno> {
-            Err(Errno::NOENT)
-        }
-
-        fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
-            Ok(Box::new(ScriptedEvents(std::mem::take(&mut *self.0.lock()))))
-        }
-
-        fn telemetry(&self, _: &NodeInfo) -> Telemetry {
-            Telemetry::default()
-        }
-
-        fn reset(&self, _: &NodeInfo) -> Result<(), Errno> {
-            Err(Errno::OPNOTSUPP)
-        }
-
-        fn clock(&self) -> Arc<dyn Clock> {
-            Arc::new(VirtualClock::default())
-        }
+    /// A pump of the card `accel0`.
+    fn pump(state: &Arc<DeviceState>, outcomes: impl Into<VecDeque<Outcome>>) -> EventPump {
+        let clock = Arc::new(VirtualClock::default());
+        EventPump::new(Ok(Box::new(ScriptedEvents(outcomes.into()))), clock, state, "accel0".to_owned())
     }
 
     /// Records the start of a wait, and waits until it is woken.
@@ -225,8 +200,7 @@ mod tests {
     #[test]
     fn thread_without_events_sleeps_until_it_is_woken() {
         let state = Arc::new(DeviceState::new(0));
-        let kernel = ScriptedKernel(Mutex::default());
-        let mut pump = Arc::into_inner(EventPump::new(&kernel, &state, "accel0".to_owned())).unwrap();
+        let mut pump = pump(&state, []);
         let ((limits, waits), (wakes, woken)) = (mpsc::channel(), mpsc::channel());
         pump.readiness = Some(Arc::new(Recorded { limits, woken: Mutex::new(woken), wakes }));
         let pump = Arc::new(pump);
@@ -250,8 +224,7 @@ mod tests {
     /// Returns the reason why the card `accel0` counts as down after these outcomes.
     fn down_after(outcomes: impl Into<VecDeque<Outcome>>) -> Option<String> {
         let state = Arc::new(DeviceState::new(0));
-        let pump = EventPump::new(&ScriptedKernel(Mutex::new(outcomes.into())), &state, "accel0".to_owned());
-        assert!(pump.drain());
+        assert!(pump(&state, outcomes).drain());
         state.down()
     }
 
