@@ -283,35 +283,6 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
 }
 
 #[test]
-fn begin_that_is_withdrawn_leaves_the_request_where_it_was() {
-    let idle = RequestState::idle();
-    let begun = idle.begin(true).unwrap();
-    assert!(!idle.withdraw(begun.prior_phase).needs_entry);
-    assert_eq!(idle.phase(), Phase::Idle);
-
-    let available = RequestState::of(AVAILABLE | AVAILABLE_ENTRY);
-    let begun = available.begin(true).unwrap();
-    assert!(!available.withdraw(begun.prior_phase).needs_entry, "its entry is there still");
-    assert_eq!(available.phase(), Phase::Available);
-    let begun = available.begin(true).unwrap();
-    assert!(!available.claim_available_entry(), "a stale entry");
-    assert!(available.withdraw(begun.prior_phase).needs_entry, "it needs an entry");
-}
-
-#[test]
-fn numbered_claim_of_another_inference_takes_nothing() {
-    let state = RequestState::idle();
-    let first = state.begin(false).unwrap().generation;
-    assert_eq!(state.enqueue(false), Ok(true));
-    assert!(state.claim(first));
-    state.complete(true);
-    let second = state.begin(false).unwrap().generation;
-    assert_eq!(state.enqueue(false), Ok(true));
-    assert!(!state.claim_numbered(first.low_bits(), 0x7FFF));
-    assert!(state.claim_numbered(second.low_bits(), 0x7FFF));
-}
-
-#[test]
 fn generations_wrap_without_touching_the_other_bits() {
     let state = RequestState::of(GENERATION | IDLE | QUEUE_ENTRY);
     let begun = state.begin(true).unwrap();

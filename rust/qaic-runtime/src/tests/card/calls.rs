@@ -64,23 +64,6 @@ fn program_without_constants_loads_none() {
 }
 
 #[test]
-fn exec_objects_submitted_together_are_on_the_card_at_once() {
-    let rig = Rig::new();
-    let activation = rig.activation();
-    let mut execs: Vec<_> = (0..64).map(|_| activation.create_exec().unwrap()).collect();
-    for (exec, value) in execs.iter_mut().zip(1..) {
-        exec.dma_buffer(0).unwrap().fill(value);
-        exec.submit().unwrap();
-    }
-    for (exec, value) in execs.iter_mut().zip(1..) {
-        exec.execute().unwrap();
-        assert_eq!(exec.dma_buffer(1).unwrap().as_const().to_vec(), [value; 64]);
-    }
-    assert_eq!(rig.card.calls(Request::ExecuteBo), 64);
-    assert_eq!(rig.card.calls(Request::WaitBo), 64);
-}
-
-#[test]
 fn partial_program_sends_all_sizes_every_time() {
     for profile in [Profile::Old, Profile::New, Profile::Ssr] {
         let mut spec = CardProgramSpec::default();

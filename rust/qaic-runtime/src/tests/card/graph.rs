@@ -4,10 +4,11 @@
 //! The cores echo. The Python tests, which have the engine, compare the results of graphs with those of
 //! virtual cards.
 
+use crate::echo::container;
 use crate::tests::prelude::*;
 use proptest::prelude::*;
 use qaic_emu::{EmuClock, ExecutionMode, Totals};
-use qaic_qpc::{Stats, names, writer};
+use qaic_qpc::Stats;
 use qaic_runtime::device::emulated_cores::GraphWorkload;
 use qaic_runtime::device::{Device, HostTensors};
 use qaic_runtime::profiling::{Identity, Stages};
@@ -121,20 +122,8 @@ impl Shape {
             stats,
             ..NetworkDesc::default()
         };
-        let file = elf::build(&sections).unwrap();
-        let descriptor = ConstantsDesc::default().encode();
-        let network = network.encode();
-        let segments = [
-            segment(names::CONSTANTS_DESC, &descriptor),
-            segment(names::NETWORK_ELF, &file),
-            segment(names::NETWORK_DESC, &network),
-        ];
-        Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
+        container(&network, &sections)
     }
-}
-
-fn segment<'a>(name: &'a str, payload: &'a [u8]) -> writer::SegmentData<'a> {
-    writer::SegmentData { name, offset: 0, payload }
 }
 
 /// All data is transferred as late as its fences permit.

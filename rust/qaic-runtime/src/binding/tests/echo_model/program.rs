@@ -6,11 +6,12 @@ use proptest::prelude::*;
 use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
 use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::{
-    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc,
-    Transform, TransformKind, elf, names, writer,
+    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform,
+    TransformKind,
 };
 use qaic_runtime::Image;
 
+use crate::echo::container;
 use crate::oracle::{elements, transpose};
 
 const SCALE: f32 = 0.05;
@@ -189,7 +190,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     (
         proptest::sample::select(vec![Float32, Float32, Float16, Int8Q, UInt8Q]),
         prop::collection::vec(1_usize..5, 0..4),
-        prop::collection::vec(any::<u8>(), 0..3),
+        prop::collection::vec(any::<u8>(), 0..5),
         any::<bool>(),
         0_usize..10,
     )
@@ -354,15 +355,4 @@ impl Program {
 
 fn semaphore(sem_num: u16, sem_op: u8, pre_or_post: u8) -> SemaphoreOp {
     SemaphoreOp { sem_num, sem_op, pre_or_post, sem_value: u16::from(sem_op == 5), ..SemaphoreOp::default() }
-}
-
-fn container(network: &NetworkDesc, sections: &[(&str, &[u8])]) -> Arc<Image> {
-    let payloads = [
-        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
-        (names::NETWORK_ELF, elf::build(sections).unwrap()),
-        (names::NETWORK_DESC, network.encode()),
-    ];
-    let segments =
-        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
-    Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
 }

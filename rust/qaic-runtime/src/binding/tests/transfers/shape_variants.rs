@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dma::Dma;
+use crate::echo::{self, noop};
 use crate::oracle::{elements, f32_bytes, view, view_mut};
 use ElementType::{Float16, Float32, Int8, UInt8Q};
 use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
 use qaic_mem::Storage;
 use qaic_mem::convert::ElementOp;
 use qaic_qpc::{
-    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, IoShapes,
-    NetworkDesc, TensorShape, Transform, TransformKind, elf, names, writer,
+    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, IoShapes, NetworkDesc,
+    TensorShape, Transform, TransformKind,
 };
 use qaic_runtime::binding::{
     ArrayType, BindingTransfer, InputBinding, OutputBinding, RetainedPair, ShapeVariant, Shapes,
@@ -21,7 +22,7 @@ use qaic_runtime::binding::{
 use qaic_runtime::device::{DeviceId, Placement, RegistryOptions};
 use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::ExecObj;
-use qaic_runtime::{Context, Detached, ErrorDetail, Image, InputError, Program, ProgramOptions};
+use qaic_runtime::{Detached, ErrorDetail, Image, InputError, Program, ProgramOptions};
 
 fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
     Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }
@@ -214,14 +215,7 @@ fn partial_inputs_are_limited_by_their_variant() {
 /// A container with this descriptor, and with this plan if one is given.
 fn container(network: &NetworkDesc, plan: Option<&str>) -> Arc<Image> {
     let sections: Vec<_> = plan.map(|plan| ("openqaic_plan", plan.as_bytes())).into_iter().collect();
-    let payloads = [
-        (names::CONSTANTS_DESC, ConstantsDesc::default().encode()),
-        (names::NETWORK_ELF, elf::build(&sections).unwrap()),
-        (names::NETWORK_DESC, network.encode()),
-    ];
-    let segments =
-        payloads.each_ref().map(|(name, payload)| writer::SegmentData { name, offset: 0, payload });
-    Image::from_bytes(writer::build_in_memory(&segments, 64).unwrap()).unwrap()
+    echo::container(network, &sections)
 }
 
 #[test]
@@ -347,14 +341,8 @@ fn input_with_two_next_values_has_one_pair() {
 }
 
 /// A program on a separate `noop` device.
-fn on_noop(marker: &str, network: &NetworkDesc) -> Arc<Program> {
-    let options = RegistryOptions {
-        kind: Some("noop".to_owned()),
-        virtual_cards: Some(1),
-        engine_candidates: vec![marker.into()],
-        ..RegistryOptions::default()
-    };
-    let context = Context::new(&options).unwrap();
+fn on_noop(network: &NetworkDesc) -> Arc<Program> {
+    let context = noop(RegistryOptions::default());
     let placement = Placement::one(DeviceId(0));
     Program::new(&context, &container(network, None), &placement, &ProgramOptions::default()).unwrap()
 }
@@ -379,7 +367,7 @@ fn result(exec: &ExecObj, index: usize) -> Vec<u8> {
 #[test]
 fn exec_object_changes_between_variants() {
     // The device copies its 12 inbound bytes over its 20 outbound ones; `c` begins at byte 4 of them.
-    let program = on_noop("shape-variants", &network(&two_entries()));
+    let program = on_noop(&network(&two_entries()));
     let exec = ExecObj::new(&program, true).unwrap();
     let (full, small) = (f32_bytes(&[1.0, 2.0, 3.0, 4.0]), f32_bytes(&[1.0]));
     let half = |values: &[u8]| elements(ElementOp::F32ToF16, values);
@@ -418,7 +406,7 @@ fn state_is_kept_between_variants() {
         let two: (ElementType, &[i32]) = (Float32, &[2]);
         shapes(&[(Float32, ids), two, two, two, two, two, two])
     };
-    let program = on_noop("shape-variants-state", &stateful(&[row(&[2]), row(&[1])]));
+    let program = on_noop(&stateful(&[row(&[2]), row(&[1])]));
     assert_eq!(*program.retained, PAIRS);
     let exec = ExecObj::new(&program, true).unwrap();
     let run = |variant: usize, ids: &[u8]| {
@@ -444,7 +432,7 @@ fn state_is_kept_between_variants() {
 #[test]
 fn inference_after_a_revoked_one_waits_for_its_turn() {
     // Out: v' = ids, out = k, k' = v: every inference returns the ids of the second to last one.
-    let program = on_noop("shape-variants-order", &stateful(&[]));
+    let program = on_noop(&stateful(&[]));
     let control = Arc::clone(program.context.noop_control(DeviceId(0)).unwrap());
     let [first, second, third] = [(); 3].map(|()| ExecObj::new(&program, true).unwrap());
     let enqueue = |exec: &ExecObj, ids: &[u8]| {
