@@ -3,13 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qaic_qpc::metadata::Metadata;
+use qaic_qpc::metadata::{LocatedMetadata, Metadata};
 use qaic_qpc::{Limits, elf};
 
 fuzz_target!(|bytes: &[u8]| {
     let limits = Limits { max_decoded_bytes: 16 << 20, ..Limits::default() };
     let section = Metadata::decode_section(bytes, &limits).ok();
-    let file = Metadata::from_elf(bytes, &limits).ok();
+    let file = LocatedMetadata::from_elf(bytes, &limits).map(|located| located.metadata).ok();
     let _ = elf::load_image_crc(bytes);
     if let Ok(Some(range)) = elf::section(bytes, "image_crc32") {
         assert!(range.end <= bytes.len());

@@ -15,6 +15,7 @@ def test_reads_back_as_lists():
     assert all(type(entry[1]) is list for entry in dims())
     assert dims()[1] == (4, [2, 3, 4])
     assert dims()[-1] == (2, [])
+    assert dims()[-3] == (8, [1, 32])
     assert len(dims()) == 3
 
 
@@ -37,6 +38,8 @@ def test_any_sequence_of_numbers_is_taken():
         assert entries[1] == (4, [7, 8])
     entries[1] = [4, [5]]
     assert entries[1] == (4, [5])
+    entries[-1] = (1, [9])
+    assert entries[2] == (1, [9])
 
 
 def test_grows_and_compares():

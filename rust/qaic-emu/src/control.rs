@@ -110,14 +110,6 @@ impl Control {
         CALLS.iter().map(|(name, request)| (*name, self.calls(*request)))
     }
 
-    /// Number of calls of the system call with this name; an error if the name is unknown.
-    pub fn calls_named(&self, name: &str) -> Result<u64, String> {
-        self.calls_by_name().find(|(call, _)| *call == name).map(|(_, count)| count).ok_or_else(|| {
-            let names = CALLS.map(|(call, _)| call).join(", ");
-            format!("unknown system call {name:?}; expected one of {names}")
-        })
-    }
-
     /// Number of calls of a system call.
     pub fn calls(&self, request: Request) -> u64 {
         self.card.lock().calls.get(&request).copied().unwrap_or(0)

@@ -115,13 +115,14 @@ impl PyEmuControl {
     /// Number of system calls so far: a dictionary by name, or the number of the calls with this `name`.
     #[pyo3(signature = (name = None))]
     fn calls<'py>(&self, py: Python<'py>, name: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
-        match name {
-            None => self.control.calls_by_name().collect::<BTreeMap<_, _>>().into_bound_py_any(py),
-            Some(name) => {
-                let count = self.control.calls_named(name);
-                count.map_err(|what| from_runtime(py, refused(what)))?.into_bound_py_any(py)
-            }
+        let calls: Vec<_> = self.control.calls_by_name().collect();
+        let Some(name) = name else { return BTreeMap::from_iter(calls).into_bound_py_any(py) };
+        if let Some((_, count)) = calls.iter().find(|(call, _)| *call == name) {
+            return count.into_bound_py_any(py);
         }
+        let names: Vec<_> = calls.iter().map(|(call, _)| *call).collect();
+        let what = format!("unknown system call {name:?}; expected one of {}", names.join(", "));
+        Err(from_runtime(py, refused(what)))
     }
 
     /// Number of transfers that ended with a status other than 0. The driver does not report them to callers.

@@ -127,7 +127,9 @@ impl PyProfiler {
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = deadline_after(py, timeout)?;
-        py.detached(|detached| answering_signals(detached, deadline, |scope| self.collector.wait(scope)))
+        py.detached(|detached| {
+            answering_signals(detached, deadline, |scope| self.collector.profiler.wait(scope))
+        })
     }
 
     /// Returns the samples since the last call.

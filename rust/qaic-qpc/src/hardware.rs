@@ -12,24 +12,16 @@ pub struct Family {
 /// Families that programs can be compiled for. The first is the default for programs and virtual cards.
 pub const FAMILIES: [Family; 2] = [Family { name: "ai100", major: 2 }, Family { name: "ai200", major: 3 }];
 
-/// Number of bits of the minor version, which are below the major version in firmware and metadata.
-const MAJOR_SHIFT: u32 = 16;
-
 impl Family {
     /// Returns the family with this name.
     pub fn named(name: &str) -> Option<Self> {
         FAMILIES.into_iter().find(|family| family.name == name)
     }
 
-    /// Hardware version that a card of the family reports.
+    /// Hardware version that a card of the family reports: the major version above 16 bits of the minor version.
     pub fn version(self) -> u32 {
-        u32::from(self.major) << MAJOR_SHIFT
+        u32::from(self.major) << 16
     }
-}
-
-/// Returns the name of the family of a hardware version, for messages.
-pub fn name_of_version(version: u32) -> &'static str {
-    name_of_major(version >> MAJOR_SHIFT)
 }
 
 /// Returns the name of the family of a major version, for messages.

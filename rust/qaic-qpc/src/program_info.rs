@@ -6,7 +6,7 @@ use crate::container::{Container, Segment, names};
 use crate::error::QpcError;
 use crate::limits::Limits;
 use crate::mappings::{self, BufferMapping};
-use crate::metadata::Metadata;
+use crate::metadata::{LocatedMetadata, Metadata};
 use crate::network_desc::NetworkDesc;
 
 /// Programs and constants of a container.
@@ -64,8 +64,8 @@ impl QpcInfo {
     pub fn new(container: &Container, bytes: &[u8], network: &NetworkDesc) -> Result<Self, QpcError> {
         let segment = container.segment(names::NETWORK_ELF);
         let file = segment.map(|segment| segment.payload(bytes));
-        let metadata = file.and_then(|file| Metadata::from_elf(file, &Limits::default()).ok());
-        let metadata = metadata.as_ref();
+        let metadata = file.and_then(|file| LocatedMetadata::from_elf(file, &Limits::default()).ok());
+        let metadata = metadata.as_ref().map(|located| &located.metadata);
         let program = ProgramInfo {
             name: network.network_name.clone(),
             num_cores: network.num_cores,

@@ -15,12 +15,12 @@ use crate::request::ExecObj;
 pub struct Queue {
     /// The device.
     pub device: DeviceId,
-    threads: Option<u32>,
+    /// Number of threads for each activation of a program that uses the queue; by default, programs keep their number.
+    pub threads: Option<u32>,
 }
 
 impl Queue {
-    /// Creates a queue of `device`, which must be one of `candidates`, or of the first candidate. Programs keep their
-    /// number of threads.
+    /// Creates a queue of `device`, which must be one of `candidates`, or of the first candidate.
     ///
     /// A device that the context hides may have a queue. Clients that name no device for a program create a queue of
     /// device 0 for it, regardless of the device that the program is loaded on.
@@ -36,14 +36,8 @@ impl Queue {
         Ok(Self { device, threads: None })
     }
 
-    /// Sets the number of threads for each activation of a program that uses the queue.
-    #[must_use]
-    pub fn with_threads(self, threads: u32) -> Self {
-        Self { threads: Some(threads), ..self }
-    }
-
-    /// Starts the bound inference and returns at once; see [`ExecObj::enqueue`]. Fails if the user placed the program
-    /// on another device.
+    /// Starts the bound inference and returns at once. Inferences of one activation that retain state run in the order
+    /// in which they were enqueued. Fails if the user placed the program on another device.
     pub fn enqueue(&self, exec: &ExecObj, detached: Detached) -> Result<(), RuntimeError> {
         let program = &exec.program;
         let placement = &program.placement;

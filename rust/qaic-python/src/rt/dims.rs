@@ -3,14 +3,14 @@
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use qaic_runtime::binding::{GivenShape, ShapeList};
+use qaic_runtime::binding::GivenShape;
 
 /// List of (element size, dims), one per binding.
 ///
 /// Dims are returned as lists, regardless of the type of sequence that set them.
 #[pyclass(name = "BufferDimensionsVecRef", module = "qaicrt", sequence)]
 pub(crate) struct PyDims {
-    entries: ShapeList,
+    entries: Vec<GivenShape>,
 }
 
 impl PyDims {
@@ -19,9 +19,14 @@ impl PyDims {
         &self.entries
     }
 
-    fn no_entry(&self, index: isize) -> PyErr {
+    /// Returns the position of an entry; a negative index counts from the back.
+    fn position(&self, index: isize) -> PyResult<usize> {
         let len = self.entries.len();
-        PyIndexError::new_err(format!("index {index} is out of range; there are {len} bindings"))
+        let distance = index.unsigned_abs();
+        let position = if index < 0 { len.checked_sub(distance) } else { Some(distance) };
+        position.filter(|&position| position < len).ok_or_else(|| {
+            PyIndexError::new_err(format!("index {index} is out of range; there are {len} bindings"))
+        })
     }
 }
 
@@ -30,8 +35,7 @@ impl PyDims {
     #[new]
     #[pyo3(signature = (dims = None))]
     fn new(dims: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let entries = dims.map(entries).transpose()?.unwrap_or_default();
-        Ok(Self { entries: ShapeList::new(entries) })
+        Ok(Self { entries: dims.map(entries).transpose()?.unwrap_or_default() })
     }
 
     fn __len__(&self) -> usize {
@@ -39,14 +43,16 @@ impl PyDims {
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyTuple>> {
-        let entry = self.entries.at(index).ok_or_else(|| self.no_entry(index))?;
+        let entry = &self.entries[self.position(index)?];
         (entry.item_bytes, entry.dims.as_slice()).into_pyobject(py)
     }
 
     fn __setitem__(slf: &Bound<'_, Self>, index: isize, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let entry = entry(value)?;
         let mut this = slf.try_borrow_mut()?;
-        if this.entries.set(index, entry) { Ok(()) } else { Err(this.no_entry(index)) }
+        let position = this.position(index)?;
+        this.entries[position] = entry;
+        Ok(())
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -353,8 +353,8 @@ impl PyQaicInferenceSet {
     fn collected<'py>(&self, py: Python<'py>, handle: Answer<HandleId>) -> PyResult<Bound<'py, PyTuple>> {
         match handle {
             Ok(handle) => {
-                let ended = self.core.set().outcome(handle).map_err(Refusal::from);
-                let status = reply(py, &self.context, SOURCE, ended)?;
+                let ended = self.core.set().exec_obj(handle).and_then(|exec| exec.outcome());
+                let status = reply(py, &self.context, SOURCE, ended.map_err(Refusal::from))?;
                 (status, self.handles.get(handle.0 as usize)).into_pyobject(py)
             }
             refused => self.answer(py, refused),

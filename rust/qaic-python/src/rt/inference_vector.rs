@@ -72,7 +72,8 @@ impl PyInferenceVector {
         match source {
             InputSource::ZeroFill => {}
             InputSource::Random => {
-                let inputs = backings[slots.inputs()].iter().filter_map(ForeignMemoryMut::of_shared);
+                let inputs =
+                    backings[slots.range(Part::Inputs)].iter().filter_map(ForeignMemoryMut::of_shared);
                 let inputs: Vec<_> = inputs.collect();
                 py.detached(|_| {
                     let mut random = RandomBytes::default();
@@ -149,7 +150,7 @@ impl PyInferenceVector {
     }
 
     fn __repr__(&self) -> String {
-        let (inputs, outputs) = (self.slots.inputs().len(), self.slots.outputs().len());
+        let [inputs, outputs] = [Part::Inputs, Part::Outputs].map(|part| self.slots.range(part).len());
         format!("InferenceVector({inputs} inputs, {outputs} outputs)")
     }
 }

@@ -41,11 +41,9 @@ impl PyQueue {
         let candidates = &context.get().devices;
         let make = || -> Answer<Queue> {
             let device = dev.map(|dev| device(candidates, dev)).transpose()?;
-            let queue = Queue::new(runtime, candidates, device)?;
-            Ok(match properties {
-                Some(properties) => queue.with_threads(threads(properties)?),
-                None => queue,
-            })
+            let mut queue = Queue::new(runtime, candidates, device)?;
+            queue.threads = properties.map(threads).transpose()?;
+            Ok(queue)
         };
         let queue = make().map_err(failed)?;
         Ok(Self { context: Arc::clone(runtime), queue, _parent: context.unbind() })

@@ -57,11 +57,6 @@ impl LocatedMetadata {
 }
 
 impl Metadata {
-    /// Decodes the metadata of `network.elf`; [`LocatedMetadata::from_elf`] also returns its location.
-    pub fn from_elf(file: &[u8], limits: &Limits) -> Result<Self, QpcError> {
-        LocatedMetadata::from_elf(file, limits).map(|located| located.metadata)
-    }
-
     /// Decodes the contents of a metadata section in any of the encodings.
     pub fn decode_section(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         decode_section(bytes, limits).map(|(_, metadata)| metadata)

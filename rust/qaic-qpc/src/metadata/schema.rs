@@ -15,7 +15,8 @@ const NAME_ID: u16 = 2;
 
 impl Metadata {
     /// Decodes the bare `FlatBuffer` form: first the structure, then version and required fields, in the order of the
-    /// reference. [`Metadata::from_elf`] finds the section and supports all encodings.
+    /// reference. [`LocatedMetadata::from_elf`](super::LocatedMetadata::from_elf) finds the section and supports all
+    /// encodings.
     pub fn decode_flatbuffer(bytes: &[u8], limits: &Limits) -> Result<Self, QpcError> {
         let metadata = Self::read(&Table::root(bytes, Self::NAME)?, &mut Budget::new(limits))?;
         if metadata.version_major != VERSION_MAJOR {

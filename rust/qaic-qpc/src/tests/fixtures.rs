@@ -235,7 +235,7 @@ fn legacy_metadata_says_what_the_flatbuffer_says() {
     let cases = good();
     let metadata = |name: &str| {
         let case = cases.iter().find(|case| case.name == name).unwrap();
-        Metadata::from_elf(case.payload("network.elf"), &Limits::default()).unwrap()
+        LocatedMetadata::from_elf(case.payload("network.elf"), &Limits::default()).unwrap().metadata
     };
     let legacy = metadata("s13_metadata_legacy");
     let modern = metadata("s01_simple_f32_file");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use qaic_qpc::metadata::Metadata;
+use qaic_qpc::metadata::{LocatedMetadata, Metadata};
 use qaic_qpc::transform::TransferPlan;
 use qaic_qpc::writer::{self, SegmentData};
 use qaic_qpc::{ConstantsDesc, Container, IoDesc, Limits, NetworkDesc, QpcInfo, elf, validate};
@@ -40,7 +40,7 @@ fn read_everything(bytes: &[u8]) {
     for segment in &container.segments {
         read_message(segment.payload(bytes), &limits);
         let _ = ConstantsDesc::decode(segment.payload(bytes));
-        let _ = Metadata::from_elf(segment.payload(bytes), &limits);
+        let _ = LocatedMetadata::from_elf(segment.payload(bytes), &limits);
         let _ = elf::load_image_crc(segment.payload(bytes));
         if let Ok(network) = NetworkDesc::decode(segment.payload(bytes), &limits) {
             let _ = QpcInfo::new(&container, bytes, &network);
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(&Metadata::decode_section(&bytes, &Limits::default()).unwrap(), &metadata);
         let terminated = [&[1, 0, 0, 0, 0, 0, 0, 0], bytes.as_slice()].concat();
         let file = elf::build(&[("other", b"x"), ("metadata", &terminated)]).unwrap();
-        prop_assert_eq!(&Metadata::from_elf(&file, &Limits::default()).unwrap(), &metadata);
+        prop_assert_eq!(&LocatedMetadata::from_elf(&file, &Limits::default()).unwrap().metadata, &metadata);
         let json = serde_json::to_string(&metadata).unwrap();
         prop_assert_eq!(serde_json::from_str::<Metadata>(&json).unwrap(), metadata);
     }

@@ -1,9 +1,9 @@
 //! Checked plans of transform sequences: input and result of each step, and offsets of tensors in DMA buffers.
 //!
 //! A [`TransferPlan`] exists only if every step matches its neighbors and every tensor fits its DMA buffer. Code that
-//! moves the bytes therefore only checks the sizes of its buffers. [`partial`] packs partial inputs.
+//! moves the bytes therefore only checks the sizes of its buffers. [`TransferPlan::pack`] packs partial inputs.
 
-pub mod partial;
+pub(crate) mod partial;
 mod variants;
 
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use crate::network_desc::{
     Direction, DmaBuffer, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
 use crate::shape;
+
+pub use partial::{PartialLayout, Slice};
 
 /// Layout code of row-major tensors.
 const FLAT: i32 = 0;

@@ -75,22 +75,12 @@ impl BufferSlots {
         }
     }
 
-    /// Positions of the inputs.
-    pub fn inputs(&self) -> Range<usize> {
-        0..self.input_count
-    }
-
-    /// Positions of the outputs.
-    pub fn outputs(&self) -> Range<usize> {
-        self.input_count..self.slots.len()
-    }
-
     /// Positions of a part.
     pub fn range(&self, part: Part) -> Range<usize> {
         match part {
             Part::All => 0..self.slots.len(),
-            Part::Inputs => self.inputs(),
-            Part::Outputs => self.outputs(),
+            Part::Inputs => 0..self.input_count,
+            Part::Outputs => self.input_count..self.slots.len(),
         }
     }
 
@@ -123,7 +113,7 @@ impl BufferSlots {
     ///
     /// Blocking: reads the files.
     pub fn read_inputs(&self, files: &[PathBuf]) -> Result<Vec<Vec<u8>>, RuntimeError> {
-        let (inputs, count) = (&self.slots[self.inputs()], self.slots.len());
+        let (inputs, count) = (&self.slots[..self.input_count], self.slots.len());
         if files.len() != inputs.len() && files.len() != count {
             let what = format!(
                 "{} files given; one for each of the {} inputs is expected, or one for each of all {count} buffers",
@@ -216,9 +206,9 @@ mod tests {
     #[test]
     fn inputs_come_before_outputs() {
         let (input, output) = (("a", 8, true, false), ("x", 4, false, false));
-        let found = slots(&[input, output, output]).unwrap();
-        assert_eq!((found.inputs(), found.outputs()), (0..1, 1..3));
-        assert_eq!((slots(&[]).unwrap().inputs(), slots(&[output]).unwrap().outputs()), (0..0, 0..1));
+        let empty = slots(&[]).unwrap();
+        assert_eq!((empty.range(Part::Inputs), empty.range(Part::Outputs)), (0..0, 0..0));
+        assert_eq!(slots(&[output]).unwrap().range(Part::Outputs), 0..1);
         let late = slots(&[input, output, ("b", 1, true, false)]).unwrap_err();
         assert_eq!(late, "input `b` follows an output; mappings list the inputs first");
     }

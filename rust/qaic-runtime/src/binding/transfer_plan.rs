@@ -16,8 +16,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use qaic_mem::{HostSlice, HostSliceMut};
-use qaic_qpc::transform::partial::{PartialLayout, Slice};
-use qaic_qpc::transform::{BindingPlan, TransferPlan as Checked};
+use qaic_qpc::transform::{BindingPlan, PartialLayout, Slice, TransferPlan as Checked};
 use qaic_qpc::{Direction, NetworkDesc, QpcError, TransformKind};
 
 use super::transfer::{BindingTransfer, Place, Route};

@@ -152,7 +152,7 @@ impl RuntimeError {
     }
 
     /// The kind of the error, and its data.
-    pub fn into_detail(self) -> ErrorDetail {
+    pub(crate) fn into_detail(self) -> ErrorDetail {
         *self.0
     }
 

@@ -311,11 +311,6 @@ impl InferenceSet {
         completed.try_for_each(|exec| exec.outcome())
     }
 
-    /// Outcome of the last inference of a handle.
-    pub fn outcome(&self, handle: HandleId) -> Result<(), RuntimeError> {
-        self.exec_obj(handle)?.outcome()
-    }
-
     /// Id of the last submission of a handle.
     #[cfg(test)]
     pub(crate) fn id_of(&self, handle: HandleId) -> u64 {

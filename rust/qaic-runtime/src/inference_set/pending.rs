@@ -27,7 +27,7 @@ pub(crate) type PendingOutput = Option<Storage>;
 
 /// One inference, from its preparation to the collection of its result.
 ///
-/// The state word ([`PendingState`]) determines which thread owns the inference's parts: the thread that starts it,
+/// The state word determines which thread owns the inference's parts: the thread that starts it,
 /// the thread that ends it, or, after the end, the thread that fetches the result. No step takes a lock, unless a
 /// thread sleeps.
 pub struct PendingInference {
@@ -372,7 +372,7 @@ impl PendingInference {
 impl Completion for PendingInference {
     fn completed(&self, handle: HandleId) {
         let outcome = self.parts.try_with(|parts| {
-            let outcome = parts.set.as_ref().map_or(Ok(()), |set| set.outcome(handle));
+            let outcome = parts.set.as_ref().map_or(Ok(()), |set| set.exec_obj(handle)?.outcome());
             // This also releases the set: a thread may expect free cores after the end is published.
             parts.leave(handle);
             outcome

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::error::RuntimeError;
 use crate::image::Image;
-use crate::process::WaitScope;
 use crate::sync::Mutex;
 
 /// Filter by name that returns true if a new program is profiled. Called without holding a lock.
@@ -96,7 +95,7 @@ impl Collector {
         Ok(number)
     }
 
-    /// Removes a program: see [`Profiler::remove`].
+    /// Stops sampling a program and keeps its samples. Returns false for an unknown program.
     pub fn remove(&self, registry: &Arc<SubscriptionRegistry>) -> Result<bool, RuntimeError> {
         let was_there = self.profiler.remove(registry)?;
         let is_it =
@@ -105,11 +104,6 @@ impl Collector {
             program.registry = Weak::new();
         }
         Ok(was_there)
-    }
-
-    /// Waits for the samples: see [`Profiler::wait`].
-    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
-        self.profiler.wait(scope)
     }
 
     /// The programs, by their numbers.

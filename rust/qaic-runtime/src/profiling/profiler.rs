@@ -114,7 +114,7 @@ impl Profiler {
     ///
     /// Blocking: until then, until [`Self::stop`], or until `scope` ends the wait. Returns false at the deadline of
     /// `scope`.
-    pub(crate) fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
+    pub fn wait(&self, scope: &mut WaitScope<'_>) -> Result<bool, RuntimeError> {
         self.fork_guard.check()?;
         loop {
             if self.recorder.is_complete() {

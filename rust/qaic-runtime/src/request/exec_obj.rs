@@ -274,7 +274,7 @@ impl ExecObj {
     }
 
     /// Outcome of the last inference.
-    pub(crate) fn outcome(&self) -> Result<(), RuntimeError> {
+    pub fn outcome(&self) -> Result<(), RuntimeError> {
         self.collected(self.request.outcome())
     }
 

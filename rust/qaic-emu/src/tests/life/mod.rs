@@ -34,15 +34,9 @@ fn every_way() -> impl Iterator<Item = EmuOptions> {
 fn calls_are_counted_by_the_names_that_fault_plans_use() {
     let rig = Rig::new(adders());
     load(&*rig.file);
-    let named = rig.control.calls_named("manage").unwrap();
-    assert!(named > 0);
-    assert_eq!(named, rig.control.calls(Request::Manage));
-    assert!(rig.control.calls_by_name().any(|call| call == ("manage", named)));
-    let refusal = rig.control.calls_named("mange").unwrap_err();
-    assert!(
-        refusal.starts_with("unknown system call \"mange\"; expected one of manage, create_bo,"),
-        "{refusal}"
-    );
+    let made = rig.control.calls(Request::Manage);
+    assert!(made > 0);
+    assert!(rig.control.calls_by_name().any(|call| call == ("manage", made)));
 }
 
 #[test]

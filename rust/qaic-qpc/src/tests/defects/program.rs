@@ -1,6 +1,6 @@
 //! Defects of ELF files and metadata.
 
-use qaic_qpc::metadata::Metadata;
+use qaic_qpc::metadata::{LocatedMetadata, Metadata};
 use qaic_qpc::{Limits, QpcError, elf};
 
 use super::code;
@@ -13,7 +13,7 @@ fn put(bytes: &mut [u8], at: usize, value: u64) {
 fn rejects_what_is_not_elf() {
     for bytes in [&b""[..], b"not an ELF file at all", b"\x7fELF", &[0x7f; 64]] {
         assert_eq!(code(&elf::section(bytes, "metadata").unwrap_err()), "qpc.elf");
-        assert_eq!(code(&Metadata::from_elf(bytes, &Limits::default()).unwrap_err()), "qpc.elf");
+        assert_eq!(code(&LocatedMetadata::from_elf(bytes, &Limits::default()).unwrap_err()), "qpc.elf");
     }
 }
 
@@ -37,7 +37,7 @@ fn rejects_elf_names_that_cannot_be_written() {
 #[test]
 fn rejects_elf_without_metadata() {
     let file = elf::build(&[("metadata_", b"1234"), ("xmetadata", b"")]).unwrap();
-    assert_eq!(Metadata::from_elf(&file, &Limits::default()).unwrap_err(), QpcError::MetadataMissing);
+    assert_eq!(LocatedMetadata::from_elf(&file, &Limits::default()).unwrap_err(), QpcError::MetadataMissing);
 }
 
 #[test]

@@ -82,11 +82,12 @@ impl CardProgram {
         }
         let generation = card.state.generation();
         let needed = located.metadata.hw_version_major;
-        if !options.any_hardware && status.hw_version >> 16 != u32::from(needed) {
+        let found = status.hw_version >> 16;
+        if !options.any_hardware && found != u32::from(needed) {
             return Err(DeviceError::HardwareFamily {
                 built_for: hardware::name_of_major(needed.into()).to_owned(),
                 device: card.id,
-                family: hardware::name_of_version(status.hw_version),
+                family: hardware::name_of_major(found),
             }
             .into());
         }

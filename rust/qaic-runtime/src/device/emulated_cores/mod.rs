@@ -17,7 +17,7 @@ pub use graph::GraphWorkload;
 use qaic_emu::Requirements;
 use qaic_kmd::protocol::NncStatus;
 use qaic_qpc::Limits;
-use qaic_qpc::metadata::Metadata;
+use qaic_qpc::metadata::{LocatedMetadata, Metadata};
 
 use crate::process::log;
 
@@ -46,7 +46,8 @@ impl Refusal {
 }
 
 fn metadata_of(elf: &[u8]) -> Result<Metadata, Refusal> {
-    Metadata::from_elf(elf, &Limits::default()).map_err(|error| Refusal::metadata(error.to_string()))
+    let located = LocatedMetadata::from_elf(elf, &Limits::default());
+    located.map(|located| located.metadata).map_err(|error| Refusal::metadata(error.to_string()))
 }
 
 /// Returns the needs of a program: its metadata's resources, as for virtual cards, and the memory of its activations.

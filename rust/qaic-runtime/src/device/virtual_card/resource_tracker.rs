@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use qaic_qpc::metadata::Metadata;
+use qaic_qpc::metadata::LocatedMetadata;
 use qaic_qpc::{Limits, names};
 
 use super::shared_cores::{ClaimOutcome, SharedCores};
@@ -42,7 +42,8 @@ impl Requirements {
     pub(crate) fn of(image: &Image, cards: usize) -> Self {
         let file = image.segment(names::NETWORK_ELF).unwrap_or_default();
         // The metadata is only informative, so a container with unreadable metadata is accepted.
-        let metadata = Metadata::from_elf(file, &Limits::default()).unwrap_or_default();
+        let located = LocatedMetadata::from_elf(file, &Limits::default());
+        let metadata = located.map(|located| located.metadata).unwrap_or_default();
         let constants = image.segment(names::CONSTANTS).map_or(0, <[u8]>::len) as u64;
         Self {
             cores: image.network.num_cores.max(1),
