@@ -180,6 +180,7 @@ lint: $(ANY_INSTALLATION) ## Check formats, lints, layers, texts, sizes and type
 	cargo fmt --manifest-path $(LOOM)/Cargo.toml --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
 	$(BIN)/ruff format --check python tests benches examples tools
 	$(BIN)/ruff check python tests benches examples tools
 	$(BIN)/lint-imports --no-logo --no-cache

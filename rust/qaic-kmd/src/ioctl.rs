@@ -83,7 +83,7 @@ pub enum Ioctl<'call, 'data> {
 pub struct VersionQuery {
     /// Version, and lengths of the texts. Its addresses have no meaning.
     pub version: DrmVersion,
-    /// Name, truncated to [`DRIVER_NAME_BYTES`].
+    /// Name, truncated to 64 bytes.
     pub name: [u8; DRIVER_NAME_BYTES],
 }
 

@@ -162,7 +162,7 @@ pub trait AccelFile: Debug + Send + Sync {
     }
 
     /// Returns the driver of the file and its interface. A name is truncated to
-    /// [`DRIVER_NAME_BYTES`](crate::ioctl::DRIVER_NAME_BYTES).
+    /// 64 bytes.
     fn driver_interface(&self) -> Result<DriverInterface, Errno> {
         let mut query = VersionQuery::default();
         self.ioctl(&mut Ioctl::Version(&mut query))?;

@@ -1,6 +1,6 @@
 //! Structures of the kernel's interface: plain bytes, with a table of their fields for transcripts.
 //!
-//! [`wire!`] declares each structure once. The sender, the emulator and the transcript use that declaration.
+//! `wire!` declares each structure once. The sender, the emulator and the transcript use that declaration.
 
 use std::fmt;
 

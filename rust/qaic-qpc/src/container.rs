@@ -45,7 +45,7 @@ pub struct Header {
     pub major_version: u8,
     /// Minor version, 1 in all known files.
     pub minor_version: u8,
-    /// Always [`SLOWPATH`].
+    /// Always 1.
     pub compression_type: u16,
     /// Bytes of the container.
     pub size: u64,

@@ -15,7 +15,7 @@ use crate::error::{ElfDefect, NameDefect, QpcError};
 
 /// Section with the metadata, in the first form writers used.
 pub(crate) const METADATA_SECTION: &str = "metadata";
-/// Section with the metadata as `FlatBuffer`, which takes precedence over [`METADATA_SECTION`].
+/// Section with the metadata as `FlatBuffer`, which takes precedence over the section `metadata`.
 pub const METADATA_FB_SECTION: &str = "metadata_fb";
 /// Machine number of programs for the card (Hexagon).
 pub(crate) const MACHINE_HEXAGON: u16 = 164;

@@ -35,7 +35,7 @@ impl From<BufferIoType> for u32 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BufferMapping {
-    /// Binding name, or [`NO_NAME`].
+    /// Binding name, or `noname`.
     pub buffer_name: String,
     /// Index in the list.
     pub index: u32,

@@ -16,7 +16,7 @@ pub(crate) const MAJOR_VERSION: u32 = 9;
 messages! {
     /// Root message.
     NetworkDesc "network descriptor" {
-        /// Descriptor version, [`MAJOR_VERSION`] in all known files.
+        /// Descriptor version, 9 in all known files.
         1 => major_version: u32,
         /// Minor version, 0 in all known files.
         2 => minor_version: u32,

@@ -168,7 +168,7 @@ pub fn build_in_memory(segments: &[SegmentData<'_>], alignment: u64) -> Result<V
     assemble(&Layout::in_memory(&specs(segments), alignment)?, segments)
 }
 
-/// Builds a container in the layout without gaps, see [`Layout::file`].
+/// Builds a container in the layout without gaps.
 pub fn build_file(segments: &[SegmentData<'_>]) -> Result<Vec<u8>, QpcError> {
     assemble(&Layout::file(&specs(segments))?, segments)
 }

@@ -16,8 +16,8 @@ const SAFE_DIGITS: usize = 18;
 ///
 /// # Errors
 ///
-/// The envelope has more than `most` bytes or [`MOST_FIELDS`] values, there are more than [`MOST_TENSORS`] lists, or a key
-/// of a tensor is escaped.
+/// The envelope has more than `most` bytes or 32,768 values, there are more than 4,096 lists, or a key of a tensor is
+/// escaped.
 pub fn split(body: &[u8], most: usize) -> Result<Split, RequestError> {
     let mut split = Split { envelope: Vec::new(), places: Vec::new(), raw: Vec::new() };
     let (mut depth, mut copied, mut at, mut values) = (0_usize, 0, 0, 0);

@@ -106,7 +106,7 @@ pub struct InFlight;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskedToEnd;
 
-/// State of a request when an inference began, for [`RequestState::withdraw`].
+/// State of a request when an inference began, for `RequestState::withdraw`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorPhase {
     /// The request was available, and the list of available requests may still contain its entry.

@@ -41,7 +41,7 @@ impl FreeList {
     ///
     /// # Panics
     ///
-    /// If `capacity` is above [`FreeList::MAX_CAPACITY`].
+    /// If `capacity` is above 2^30.
     pub fn empty(capacity: u32) -> Self {
         assert!(
             capacity <= Self::MAX_CAPACITY,
@@ -57,7 +57,7 @@ impl FreeList {
     }
 
     /// Pushes a number that is not in the stack. Returns true if a thread may sleep until the stack has a number
-    /// ([`FreeList::await_next`]).
+    /// (`FreeList::await_next`).
     ///
     /// Earlier writes of the caller are visible to the thread that pops the number.
     ///

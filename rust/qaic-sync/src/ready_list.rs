@@ -95,7 +95,7 @@ impl ReadyList<Ring> {
     ///
     /// # Panics
     ///
-    /// If `capacity` is above [`Ring::MAX_CAPACITY`].
+    /// If `capacity` is above 2^30.
     pub fn fifo(capacity: u32) -> Self {
         Self { list: Ring::new(capacity), waiters: EventCount::default() }
     }
@@ -106,7 +106,7 @@ impl ReadyList<FreeList> {
     ///
     /// # Panics
     ///
-    /// If `capacity` is above [`FreeList::MAX_CAPACITY`].
+    /// If `capacity` is above 2^30.
     pub fn lifo(capacity: u32) -> Self {
         Self { list: FreeList::empty(capacity), waiters: EventCount::default() }
     }

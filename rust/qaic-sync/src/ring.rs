@@ -55,7 +55,7 @@ impl Ring {
     ///
     /// # Panics
     ///
-    /// If `capacity` is above [`Ring::MAX_CAPACITY`].
+    /// If `capacity` is above 2^30.
     pub fn new(capacity: u32) -> Self {
         assert!(
             capacity <= Self::MAX_CAPACITY,

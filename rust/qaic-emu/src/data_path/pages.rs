@@ -64,7 +64,7 @@ impl Pages {
         }
     }
 
-    /// Number of bytes, a multiple of [`PAGE_BYTES`].
+    /// Number of bytes, a multiple of 4096.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Memory::Own(mapping) => mapping.len() as u64,

@@ -7,8 +7,8 @@
 //! * [`qaic_quant::affine`] and `half` define the arithmetic. `portable` implements it for all machines, `x86` faster
 //!   for x86-64, and `dispatch` selects the implementation.
 //! * `transpose` changes the order of dimensions.
-//! * [`pipeline`] fuses element operations and a permutation into one pass.
-//! * [`pieces`] iterates over arrays of the caller, and [`mx`] over arrays in rows of blocks.
+//! * [`Pipeline`] fuses element operations and a permutation into one pass.
+//! * `pieces` iterates over arrays of the caller, and [`mx`] over arrays in rows of blocks.
 
 mod dispatch;
 mod half;

@@ -15,7 +15,7 @@ tables! {
         0 "versionMajor" => [version_major: u16 = VERSION_MAJOR],
         1 "versionMinor" => [version_minor: u16],
         2 "networkName" => [network_name: String],
-        /// Paths of fields that a reader must support, see [`super::is_known_field`].
+        /// Paths of fields that a reader must support.
         3 "requiredFields" => [required_fields: Vec<String>],
         /// Initial value per semaphore.
         4 "semaphoreInitState" => [semaphore_init_state: Vec<u32>],

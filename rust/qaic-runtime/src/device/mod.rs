@@ -8,8 +8,8 @@
 //! carries one inference at a time.
 //!
 //! **Resources.** A card's firmware counts its cores; the [`ResourceTracker`] counts those of a virtual card.
-//! [`crate::context::Context::load`] wraps the program of a virtual card. The wrapper takes the cores on every card
-//! of the [`Placement`] before it activates the program.
+//! The context wraps the program of a virtual card. The wrapper takes the cores on every card of the [`Placement`]
+//! before it activates the program.
 //!
 //! **Validation.** The caller of a device validates. The caller has parsed the container, has checked every transform
 //! sequence and every buffer size, and converts between the formats of its tensors and the device's. A device may
@@ -28,7 +28,7 @@
 //!
 //! **Blocking calls.** `load`, `activate`, [`Exec::execute`], [`Exec::reclaim`], and functions with a "Blocking"
 //! paragraph may take long. No other function may. `execute` works on the calling thread if the device is
-//! synchronous. After [`Canceller::cancel`], `execute` ends early with [`ErrorDetail::Interrupted`].
+//! synchronous. After [`Canceller::cancel`], `execute` ends early with [`crate::ErrorDetail::Interrupted`].
 //!
 //! **Two phases.** An asynchronous device returns true from [`Executor::queues_on_device`]. An execution then begins
 //! with [`Exec::submit`] and ends with `execute`, which waits for it. Other inferences can be prepared in between,
@@ -163,7 +163,7 @@ pub enum DeviceStatus {
 pub struct LoadOptions {
     /// Expected number of activations; a host device divides its threads among them.
     pub activations: u32,
-    /// Token that ends the load early, with [`ErrorDetail::Interrupted`].
+    /// Token that ends the load early, with [`crate::ErrorDetail::Interrupted`].
     pub token: CancellationToken,
     /// Name of a group of programs that share cores. Programs with the same name on the same device take turns on the
     /// cores of the largest program.
@@ -394,10 +394,9 @@ pub trait Exec: Debug + Send {
     /// Runs one inference, or waits for the submitted one.
     fn execute(&mut self) -> Result<(), RuntimeError>;
 
-    /// Runs [`Self::execute`] for a caller that handles signals. A device that waits calls `check` a few
-    /// times a second, and returns [`ErrorDetail::Interrupted`] once `check` returns true. The inference
-    /// continues, and the next `execute` waits for it. A device whose executions always end on their own need
-    /// not call `check`.
+    /// Runs [`Self::execute`] for a caller that handles signals. A device that waits calls `check` a few times a
+    /// second, and returns [`crate::ErrorDetail::Interrupted`] once `check` returns true. The inference continues, and
+    /// the next `execute` waits for it. A device whose executions always end on their own need not call `check`.
     fn execute_interruptibly(&mut self, check: CancellationCheck<'_>) -> Result<(), RuntimeError> {
         let _ = check;
         self.execute()

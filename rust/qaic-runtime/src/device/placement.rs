@@ -57,7 +57,7 @@ pub(crate) fn visible(
 /// Devices of one program, in the order of its partitions; usually one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Ids of the devices. [`Placement::check`] defines the permitted lists.
+    /// Ids of the devices, each once; at least one.
     pub devices: Vec<DeviceId>,
 }
 

@@ -1,7 +1,7 @@
 //! Early end of blocking work: by another thread, at a deadline, or by a signal.
 //!
 //! A [`CancellationToken`] is a reference to one flag. Work with a token calls [`CancellationToken::is_cancelled`] at
-//! points where it can end. Work in lower layers, which receives no token, calls [`CancellationToken::current`]. A
+//! points where it can end. Work in lower layers, which receives no token, uses the token of the thread. A
 //! [`WaitScope`] contains the conditions that end a wait of the calling thread.
 
 use std::cell::RefCell;

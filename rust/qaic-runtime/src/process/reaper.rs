@@ -83,7 +83,7 @@ impl Teardown {
         Ok(())
     }
 
-    /// Waits briefly, or for [`EXIT_LIMIT`] while the process ends.
+    /// Waits briefly, or at most ten seconds while the process ends.
     pub fn wait_briefly(&self) {
         let limit = if IS_EXITING.load(Ordering::Relaxed) { EXIT_LIMIT } else { BRIEFLY };
         // Late teardowns continue.
@@ -218,7 +218,7 @@ pub fn drain(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
 /// Waits for all teardowns before the process ends, because libraries that they use are then unloaded. Later drops
 /// also wait.
 ///
-/// Blocking: at most [`EXIT_LIMIT`], or until `scope` ends the wait.
+/// Blocking: at most ten seconds, or until `scope` ends the wait.
 pub fn finish(scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
     IS_EXITING.store(true, Ordering::Relaxed);
     drain(&mut scope.narrowed(Deadline::after(EXIT_LIMIT)))

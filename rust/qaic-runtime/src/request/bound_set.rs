@@ -50,8 +50,10 @@ impl BoundSet {
         self.set.submit(handle, id, detached)
     }
 
-    /// Binds a handle that was acquired for one inference. On failure the handle is available again. The other parameters are
-    /// those of [`BoundBuffers::bind_for_new_inference`].
+    /// Binds a handle that was acquired for one inference. On failure the handle is available again.
+    ///
+    /// Repeated submissions of the same buffers bind nothing: `is_same` returns true if the binding at an index, among
+    /// `count`, has the same buffer. `buffers` is called only otherwise.
     pub fn bind_acquired<E: From<RuntimeError>>(
         &self,
         handle: HandleId,

@@ -1,4 +1,5 @@
-//! A request carries one inference at a time through an activated program: [`qaic_sched::Request`], whose job is a [`Body`].
+//! A request carries one inference at a time through an activated program: [`qaic_sched::Request`], whose job is a
+//! `Body`.
 
 mod body;
 mod bound_arrays;

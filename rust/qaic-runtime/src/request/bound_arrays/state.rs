@@ -55,7 +55,7 @@ impl ArrayState<'_> {
 
     /// Returns the current value as an array.
     ///
-    /// Blocking: as [`Program::read_state`].
+    /// Blocking: until the inferences submitted before have ended, or until `scope` ends the wait.
     pub fn read(&self, scope: &mut WaitScope<'_>) -> Result<Storage, RuntimeError> {
         let Self { program, spec, part } = self;
         let mut held = Storage::new(part.device_bytes)?;
@@ -68,7 +68,7 @@ impl ArrayState<'_> {
 
     /// Replaces the current value; an array of another size is refused.
     ///
-    /// Blocking: as [`Program::write_state`].
+    /// Blocking: as [`Self::read`].
     pub fn write(&self, array: HostSlice<'_>, scope: &mut WaitScope<'_>) -> Result<(), RuntimeError> {
         let Self { program, spec, part } = self;
         if array.len() != part.array_bytes {
