@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 import engine_version
 import qaic
 from compiler_oracle import as_call, info, lowered, model_of, node
+from operands import ALL_CONSTANT, SCALE, ZERO, filled, integers, of_another_shape, ones
 from qaic.compiler.passes.shape_inference import size_conflicts
 from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck
 from qaic.errors import CompileError
@@ -26,16 +27,12 @@ def _microsoft(op, inputs, outputs, **attributes):
     return helper.make_node(op, inputs, outputs, domain="com.microsoft", **attributes)
 
 
-def _filled(*shape):
-    return np.full(shape, 0.25, np.float32)
-
-
 #: Operator: its nodes from "x" (and "z") to "y", the inputs with symbols, and constants.
 CASES = {
     "Add": ([node("Add", ["x", "z"], ["y"])], {"x": ["m", 3], "z": ["n", 3]}, {}),
     "Mul, suffix": ([node("Mul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n"]}, {}),
     "MatMul": ([node("MatMul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n", 3]}, {}),
-    "Gemm": ([node("Gemm", ["x", "w", "z"], ["y"])], {"x": ["m", 4], "z": ["n", 3]}, {"w": _filled(4, 3)}),
+    "Gemm": ([node("Gemm", ["x", "w", "z"], ["y"])], {"x": ["m", 4], "z": ["n", 3]}, {"w": filled(4, 3)}),
     "Concat": ([node("Concat", ["x", "z"], ["y"], axis=0)], {"x": [2, "m"], "z": [1, "n"]}, {}),
     "Where": (
         [node("Less", ["x", "z"], ["c"]), node("Where", ["c", "x", "z"], ["y"])],
@@ -55,16 +52,16 @@ CASES = {
         {},
     ),
     "Split": ([node("Split", ["x", "sizes"], ["y", "q"])], {"x": ["m", "n"]}, {"sizes": np.array([2, 1])}),
-    "Conv": ([node("Conv", ["x", "w"], ["y"])], {"x": [1, "m", "n", 4]}, {"w": _filled(2, 3, 2, 2)}),
+    "Conv": ([node("Conv", ["x", "w"], ["y"])], {"x": [1, "m", "n", 4]}, {"w": filled(2, 3, 2, 2)}),
     "Conv, groups": (
         [node("Conv", ["x", "w"], ["y"], group=2)],
         {"x": [1, "m", "n", 4]},
-        {"w": _filled(2, 1, 3, 3)},
+        {"w": filled(2, 1, 3, 3)},
     ),
     "ConvTranspose": (
         [node("ConvTranspose", ["x", "w"], ["y"])],
         {"x": [1, "m", "n", 4]},
-        {"w": _filled(3, 2, 2, 2)},
+        {"w": filled(3, 2, 2, 2)},
     ),
     "LayerNormalization": (
         [node("LayerNormalization", ["x", "z"], ["y"])],
@@ -87,12 +84,12 @@ CASES = {
     "LSTM": (
         [node("LSTM", ["x", "w", "r", "", "", "z"], ["q", "y"], hidden_size=2)],
         {"x": [3, "m", 2], "z": [1, "n", 2]},
-        {"w": _filled(1, 8, 2), "r": _filled(1, 8, 2)},
+        {"w": filled(1, 8, 2), "r": filled(1, 8, 2)},
     ),
     "GRU": (
         [node("GRU", ["x", "w", "r"], ["y"], hidden_size=2)],
         {"x": ["n", 1, "m"]},
-        {"w": _filled(1, 6, 3), "r": _filled(1, 6, 2)},
+        {"w": filled(1, 6, 3), "r": filled(1, 6, 2)},
     ),
     "Gather": ([node("Gather", ["x", "at"], ["y"], axis=1)], {"x": ["m", "n"]}, {"at": np.array([0, 2])}),
     "ScatterND": (
@@ -119,7 +116,7 @@ CASES = {
     "SkipLayerNormalization": (
         [_microsoft("SkipLayerNormalization", ["x", "z", "w"], ["y"])],
         {"x": [1, "m", 4], "z": [1, "n", 4]},
-        {"w": _filled(4)},
+        {"w": filled(4)},
     ),
     "BiasGelu": ([_microsoft("BiasGelu", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n"]}, {}),
     "FusedMatMul": ([_microsoft("FusedMatMul", ["x", "z"], ["y"])], {"x": [2, "m"], "z": ["n", 3]}, {}),
@@ -159,7 +156,7 @@ def _model(case, place):
             [info("out", [])],
         )
         nodes = [node("Scan", ["rows"], ["result"], body=body, num_scan_inputs=1)]
-        constants = constants | {"rows": _filled(2)}
+        constants = constants | {"rows": filled(2)}
         result = "result"
     if result != "y":
         nodes = [*nodes, node("Identity", [result], ["y"])]
@@ -290,98 +287,6 @@ def test_a_branch_that_the_engine_refuses_has_the_words_of_the_main_graph(depth,
     )
 
 
-def _integers(*values):
-    return np.array(values, np.int64)
-
-
-def _bytes(*shape):
-    return np.ones(shape, np.uint8)
-
-
-SCALE, ZERO = np.float32(0.5), np.uint8(3)
-#: Operator -> constants that fit, and attributes.
-ALL_CONSTANT = {
-    "Gemm": ([_filled(3, 4), _filled(4, 5), _filled(5)], {}),
-    "MatMul": ([_filled(2, 3, 4), _filled(4, 5)], {}),
-    "Conv": ([_filled(1, 3, 6, 6), _filled(4, 3, 3, 3), _filled(4)], {}),
-    "ConvTranspose": ([_filled(1, 3, 4, 4), _filled(3, 2, 3, 3), _filled(2)], {}),
-    "Gather": ([_filled(4, 5), _integers(0, 3)], {"axis": 0}),
-    "GatherElements": ([_filled(3, 4), _integers([0, 1], [2, 0])], {}),
-    "ScatterND": ([_filled(3, 4), _integers([0], [2]), _filled(2, 4)], {}),
-    "Add": ([_filled(3, 4), _filled(4)], {}),
-    "Concat": ([_filled(2, 3), _filled(4, 3)], {"axis": 0}),
-    "Reshape": ([_filled(3, 4), _integers(2, 6)], {}),
-    "Expand": ([_filled(3, 1), _integers(3, 4)], {}),
-    "Tile": ([_filled(2, 3), _integers(2, 1)], {}),
-    "Slice": ([_filled(4, 5), _integers(0), _integers(2), _integers(1)], {}),
-    "Pad": ([_filled(2, 3), _integers(0, 1, 0, 1)], {}),
-    "Transpose": ([_filled(2, 3, 4)], {"perm": [2, 0, 1]}),
-    "Split": ([_filled(4, 6), _integers(2, 2)], {"axis": 0}),
-    "Squeeze": ([_filled(1, 3, 1), _integers(0)], {}),
-    "Unsqueeze": ([_filled(3, 4), _integers(0)], {}),
-    "Einsum": ([_filled(2, 3, 4), _filled(2, 4, 5)], {"equation": "bij,bjk->bik"}),
-    "LayerNormalization": ([_filled(2, 3, 4), _filled(4), _filled(4)], {}),
-    "BatchNormalization": ([_filled(2, 3, 5), *[_filled(3)] * 4], {}),
-    "PRelu": ([_filled(2, 3, 4), _filled(3, 1)], {}),
-    "LSTM": ([_filled(5, 2, 3), _filled(1, 16, 3), _filled(1, 16, 4), _filled(1, 32)], {"hidden_size": 4}),
-    "GRU": ([_filled(5, 2, 3), _filled(1, 12, 3), _filled(1, 12, 4), _filled(1, 24)], {"hidden_size": 4}),
-    "RNN": ([_filled(5, 2, 3), _filled(1, 4, 3), _filled(1, 4, 4), _filled(1, 8)], {"hidden_size": 4}),
-    "QLinearConv": (
-        [_bytes(1, 3, 6, 6), SCALE, ZERO, _bytes(4, 3, 3, 3), SCALE, ZERO, SCALE, ZERO],
-        {},
-    ),
-    "MaxUnpool": (
-        [_filled(1, 1, 2, 2), np.arange(4).reshape(1, 1, 2, 2)],
-        {"kernel_shape": [2, 2], "strides": [2, 2]},
-    ),
-    "ReduceSum": ([_filled(3, 4), _integers(1)], {}),
-    "TopK": ([_filled(3, 5), _integers(2)], {}),
-    "OneHot": ([_integers(0, 1, 2), np.int64(3), _filled(2)], {}),
-    "NonMaxSuppression": ([_filled(1, 5, 4), _filled(1, 2, 5)], {}),
-    "RoiAlign": ([_filled(1, 2, 6, 6), _filled(2, 4), _integers(0, 0)], {}),
-    "LRN": ([_filled(1, 4, 3, 3)], {"size": 3}),
-    "ConvInteger": ([_bytes(1, 2, 5, 5), _bytes(3, 2, 3, 3), ZERO], {}),
-    "DequantizeLinear": ([_bytes(3, 4), _filled(4), _bytes(4)], {"axis": 1}),
-    "QLinearMatMul": ([_bytes(3, 4), SCALE, ZERO, _bytes(4, 5), SCALE, ZERO, SCALE, ZERO], {}),
-    "FusedGemm": (
-        [_filled(2, 4), _filled(4, 3), _filled(3)],
-        {"domain": "com.microsoft", "activation": "Relu"},
-    ),
-    "Attention": (
-        [_filled(1, 3, 8), _filled(8, 24), _filled(24)],
-        {"domain": "com.microsoft", "num_heads": 2},
-    ),
-    "MaxRoiPool": ([_filled(1, 2, 6, 6), _filled(2, 5)], {"pooled_shape": [2, 2]}),
-    "MelWeightMatrix": ([np.int64(4), np.int64(8), np.int64(100), np.float32(0), np.float32(50)], {}),
-    "ConstantOfShape": ([_integers(2, 3)], {}),
-    "Range": ([np.float32(0), np.float32(4), np.float32(1)], {}),
-    "MultiHeadAttention": ([_filled(1, 3, 8)] * 3, {"domain": "com.microsoft", "num_heads": 2}),
-    "RotaryEmbedding": (
-        [_filled(1, 3, 8), _integers(0), _filled(4, 4), _filled(4, 4)],
-        {"domain": "com.microsoft"},
-    ),
-    "CropAndResize": (
-        [_filled(1, 2, 6, 6), _filled(2, 4), np.int32([0, 0]), np.int32([2, 2])],
-        {"domain": "com.microsoft"},
-    ),
-}
-
-
-def _of_another_shape(array, how, axis):
-    """Add, remove or change a dim."""
-    array = np.asarray(array)
-    if not array.ndim or how == "stacked":
-        return np.stack([array] * 2)
-    axis %= array.ndim
-    if how == "taken":
-        return array.take(0, axis)
-    if how == "wider":
-        return array.reshape(*array.shape, 1)
-    return {"longer": np.repeat(array, 2, axis), "shorter": array.take(range(array.shape[axis] - 1), axis)}[
-        how
-    ]
-
-
 @pytest.mark.skipif(not engine_version.is_newest(), reason="the oracle, onnxruntime 1.22, ends the process")
 @settings(max_examples=30)
 @given(
@@ -414,7 +319,7 @@ def test_constants_that_contradict_each_other_are_refused_before_they_are_folded
     arrays, attributes = ALL_CONSTANT[operator]
     arrays = list(map(np.asarray, arrays))
     at = operand % len(arrays)
-    arrays[at] = _of_another_shape(arrays[at], how, axis)
+    arrays[at] = of_another_shape(arrays[at], how, axis)
     # Operators of the engine can end the process for operands without elements.
     assume(arrays[at].size or "domain" not in attributes)
     names = [f"k{number}" for number in range(len(arrays))]
@@ -491,7 +396,7 @@ def test_operands_of_another_rank_end_no_process(operator, place):
     for at, array in enumerate(map(np.asarray, arrays)):
         for how, axis in (("stacked", 0), ("taken", 0), ("taken", 1), ("wider", 0), ("scalar", 0)):
             given = [*arrays]
-            given[at] = array.reshape(-1)[0] if how == "scalar" else _of_another_shape(array, how, axis)
+            given[at] = array.reshape(-1)[0] if how == "scalar" else of_another_shape(array, how, axis)
             names = [f"k{number}" for number in range(len(given))]
             read = [f"{name}_read" for name in names] if place == "computed" else names
             nodes = [node("Identity", [name], [f"{name}_read"]) for name in names if place == "computed"]
@@ -519,8 +424,8 @@ def test_operands_of_another_rank_end_no_process(operator, place):
 #: Operands and attributes of experts with packed matrices, which the engine packs when it loads them.
 PACKED_EXPERTS = (
     [
-        *(_filled(3, 64), _filled(3, 4), _bytes(4, 32, 32), _filled(4, 32), _filled(4, 32)),
-        *(_bytes(4, 64, 16), _filled(4, 64)),
+        *(filled(3, 64), filled(3, 4), ones(4, 32, 32), filled(4, 32), filled(4, 32)),
+        *(ones(4, 64, 16), filled(4, 64)),
     ],
     {"k": 2, "expert_weight_bits": 4, "activation_type": "silu"},
 )
@@ -531,9 +436,7 @@ PACKED_EXPERTS = (
 def test_matrices_and_scales_of_experts_of_other_shapes_end_no_process(at, place, tmp_path):
     arrays, attributes = PACKED_EXPERTS
     array = arrays[at]
-    forms = [
-        _of_another_shape(array, how, axis) for how, axis in (("stacked", 0), ("taken", 0), ("taken", 1))
-    ]
+    forms = [of_another_shape(array, how, axis) for how, axis in (("stacked", 0), ("taken", 0), ("taken", 1))]
     for changed in (*forms, array.reshape(-1), array.reshape(-1)[0], array[:0], array[:, :0], None):
         values = {f"k{position}": value for position, value in enumerate(arrays)}
         names = ["" if changed is None and name == f"k{at}" else name for name in values]
@@ -552,10 +455,10 @@ def test_matrices_and_scales_of_experts_of_other_shapes_end_no_process(at, place
 #: Operators that read their operands for other reasons -> operands and attributes.
 LEFT_OUT = {
     **{name: case for name, case in ALL_CONSTANT.items() if "domain" not in case[1]},
-    "Col2Im": ([_filled(1, 4, 4), _integers(4, 4), _integers(2, 2)], {}),
-    "DFT": ([_filled(1, 4, 2), np.int64(4), np.int64(1)], {}),
-    "STFT": ([_filled(1, 8, 1), np.int64(4), _filled(4), np.int64(4)], {}),
-    "FusedConv": ([_filled(1, 3, 4, 4), _filled(2, 3, 1, 1)], {"domain": "com.microsoft"}),
+    "Col2Im": ([filled(1, 4, 4), integers(4, 4), integers(2, 2)], {}),
+    "DFT": ([filled(1, 4, 2), np.int64(4), np.int64(1)], {}),
+    "STFT": ([filled(1, 8, 1), np.int64(4), filled(4), np.int64(4)], {}),
+    "FusedConv": ([filled(1, 3, 4, 4), filled(2, 3, 1, 1)], {"domain": "com.microsoft"}),
 }
 
 
@@ -643,63 +546,63 @@ def test_attributes_that_the_engine_refuses_are_no_conflict(attributes, tmp_path
 #: message.
 ENGINE_FORMS = {
     "Attention": (
-        [_filled(1, 3, 8), _filled(8, 24), _filled(24)],
+        [filled(1, 3, 8), filled(8, 24), filled(24)],
         {"num_heads": 2},
         [{"do_rotary": 1}, {"num_heads": 0}, {"num_heads": -2}, {"unidirectional": 1}],
         [{"num_heads": 3}, {"qkv_hidden_sizes": [8, 8, 6]}],
     ),
     "MultiHeadAttention": (
-        [_filled(1, 3, 8)] * 3,
+        [filled(1, 3, 8)] * 3,
         {"num_heads": 2},
         [{"num_heads": 0}, {"unidirectional": 1}, {"scale": 0.5}],
         [{"num_heads": 3}],
     ),
     "RotaryEmbedding": (
-        [_filled(1, 3, 8), _integers(0), _filled(4, 4), _filled(4, 4)],
+        [filled(1, 3, 8), integers(0), filled(4, 4), filled(4, 4)],
         {},
         [{"rotary_embedding_dim": 2}, {"interleaved": 1}],
         [{"num_heads": 3}, {"num_heads": 2, "rotary_embedding_dim": 2}],
     ),
     "FusedGemm": (
-        [_filled(2, 4), _filled(4, 3), _filled(3)],
+        [filled(2, 4), filled(4, 3), filled(3)],
         {"activation": "Relu"},
         [{"activation": "Unknown"}, {"activation": "LeakyRelu"}],
         [{"transA": 1}],
     ),
     "FusedConv": (
-        [_filled(1, 3, 4, 4), _filled(2, 3, 1, 1)],
+        [filled(1, 3, 4, 4), filled(2, 3, 1, 1)],
         {"activation": "Relu"},
         [{"activation": "Unknown"}, {"activation": "Clip"}, {"auto_pad": "UNKNOWN"}, {"dilations": [0, 0]}],
         [{"group": 3}, {"group": 0}, {"strides": [1]}, {"kernel_shape": [2, 2]}],
     ),
     "FusedMatMul": (
-        [_filled(2, 3), _filled(3, 2)],
+        [filled(2, 3), filled(3, 2)],
         {},
         [{"alpha": 0.5}],
         [{"transA": 1}, {"transBatchA": 1}],
     ),
-    "QGemm": ([_bytes(2, 3), SCALE, ZERO, _bytes(3, 4), SCALE, ZERO], {}, [{"alpha": 2.0}], [{"transA": 1}]),
+    "QGemm": ([ones(2, 3), SCALE, ZERO, ones(3, 4), SCALE, ZERO], {}, [{"alpha": 2.0}], [{"transA": 1}]),
     "QAttention": (
-        [_bytes(1, 3, 8), _bytes(8, 24), _filled(24), SCALE, SCALE],
+        [ones(1, 3, 8), ones(8, 24), filled(24), SCALE, SCALE],
         {"num_heads": 2},
         [{"num_heads": 0}, {"unidirectional": 1}],
         [{"num_heads": 3}],
     ),
     "MoE": (
-        [*(_filled(3, 8), _filled(3, 4), _filled(4, 16, 8), _filled(4, 16), _filled(4, 8, 16))],
+        [*(filled(3, 8), filled(3, 4), filled(4, 16, 8), filled(4, 16), filled(4, 8, 16))],
         {"k": 2},
         [{"k": 4}, {"k": 5}, {"k": 0}, {"activation_type": "unknown"}],
         [],
     ),
     "QMoE": (*PACKED_EXPERTS, [{"k": 4}, {"k": 5}, {"k": -1}, {"expert_weight_bits": 3}], []),
     "QLinearAveragePool": (
-        [_bytes(1, 1, 4, 4), SCALE, ZERO, SCALE, ZERO],
+        [ones(1, 1, 4, 4), SCALE, ZERO, SCALE, ZERO],
         {"kernel_shape": [2, 2]},
         [{"auto_pad": "UNKNOWN"}],
         [{"kernel_shape": [2]}, {"kernel_shape": [5, 5]}],
     ),
     "GridSample": (
-        [_filled(1, 1, 4, 4), _filled(1, 2, 2, 2)],
+        [filled(1, 1, 4, 4), filled(1, 2, 2, 2)],
         {},
         [{"mode": "unknown"}, {"padding_mode": "unknown"}, {"align_corners": 1}],
         [],
@@ -736,7 +639,7 @@ def test_forms_of_engine_operators_compile_if_and_only_if_they_run(operator, mor
 @pytest.mark.parametrize("first", [1, 0])
 def test_operators_of_the_engine_are_not_asked_about_nothing(first):
     """The engine ends the process for these shapes."""
-    constants = [("a", _filled(first, 3, 4)), ("b", _filled(0, 3, 4)), ("w", _filled(4))]
+    constants = [("a", filled(first, 3, 4)), ("b", filled(0, 3, 4)), ("w", filled(4))]
     nodes = [_microsoft("SkipLayerNormalization", ["a", "b", "w"], ["s"]), node("Identity", ["x"], ["y"])]
     model = model_of(nodes, [info("x", [2])], [info("y", [2]), info("s", None)], constants)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -768,7 +671,7 @@ def test_sizes_that_the_model_fixes_have_another_fix():
 @pytest.mark.parametrize("group", [0, -1, 3])
 def test_groups_that_a_convolution_cannot_have_are_refused(group):
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], group=group)]
-    model = model_of(nodes, [info("x", [1, 4, 5, 5])], [info("y", None)], [("w", _filled(4, 4, 1, 1))])
+    model = model_of(nodes, [info("x", [1, 4, 5, 5])], [info("y", None)], [("w", filled(4, 4, 1, 1))])
     with pytest.raises(CompileError, match=f"group {group} does not divide 4 output channels"):
         lowered(model)
 
@@ -828,7 +731,7 @@ def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, mo
             node("PRelu", [second, "scale"], [third]),
             node("Clip", [third, "low"], [fourth]),
         ]
-    constants = [("scale", _filled(4)), ("low", np.float32(-1))]
+    constants = [("scale", filled(4)), ("low", np.float32(-1))]
     model = model_of(nodes, [info("x", ["m", 4])], [info(values[-1], ["m", 4])], constants)
     lowered(model, dynamic_shape_input=("x",), onnx_define_symbol={"m": sets})
     checked = min(sets, 16)

@@ -52,14 +52,14 @@ Dims = tuple[int | str, ...]
 _ASKED: Final = frozenset(
     {
         *("AffineGrid", "Attention", "AveragePool", "CenterCropPad", "Clip", "Col2Im", "ConstantOfShape"),
-        *("ConvInteger", "ConvTranspose", "CumSum", "DFT", "DeformConv", "DepthToSpace", "DequantizeLinear"),
-        *("Einsum", "GRU", "Gather", "GatherElements", "GatherND", "Gemm", "GroupNormalization"),
-        *("InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LpPool", "MatMulInteger", "MaxPool"),
-        *("MaxRoiPool", "MaxUnpool", "MelWeightMatrix", "NegativeLogLikelihoodLoss", "NonMaxSuppression"),
-        *("PRelu", "Pad", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RMSNormalization", "RNN"),
-        *("Range", "Resize", "ReverseSequence", "RoiAlign", "RotaryEmbedding", "STFT", "Scatter"),
-        *("ScatterElements", "ScatterND", "SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split"),
-        *("TensorScatter", "Tile", "TopK", "Upsample"),
+        *("Conv", "ConvInteger", "ConvTranspose", "CumSum", "DFT", "DeformConv", "DepthToSpace"),
+        *("DequantizeLinear", "Einsum", "GRU", "Gather", "GatherElements", "GatherND", "Gemm"),
+        *("GroupNormalization", "InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "LpPool"),
+        *("MatMulInteger", "MaxPool", "MaxRoiPool", "MaxUnpool", "MelWeightMatrix"),
+        *("NegativeLogLikelihoodLoss", "NonMaxSuppression", "PRelu", "Pad", "QLinearConv", "QLinearMatMul"),
+        *("QuantizeLinear", "RMSNormalization", "RNN", "Range", "Reshape", "Resize", "ReverseSequence"),
+        *("RoiAlign", "RotaryEmbedding", "STFT", "Scatter", "ScatterElements", "ScatterND"),
+        *("SoftmaxCrossEntropyLoss", "SpaceToDepth", "Split", "TensorScatter", "Tile", "TopK", "Upsample"),
     }
 )
 
