@@ -1,8 +1,8 @@
 """Dimensions that are arithmetic expressions of symbols: ``4*height``, ``past + seq``, ``(length + 1)//2``.
 
 Exporters that trace with symbols write such text; older exporters invented a name. The text is integer
-arithmetic with ``+``, ``-``, ``*``, ``//``, ``%``, parentheses, ``Min`` and ``Max``. Plus and minus have spaces
-around them, because a name may contain a hyphen.
+arithmetic with ``+``, ``-``, ``*``, ``//``, ``%``, parentheses, ``Min`` and ``Max``. Plus and minus have
+spaces around them, because a name may contain a hyphen.
 """
 
 import ast
