@@ -41,6 +41,12 @@ def run(*argv):
     return console.run(openqaic.tool, ["plot", *map(str, argv)])
 
 
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch):
+    """Set the width of lines, which otherwise is that of the terminal that started the tests."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 @pytest.fixture
 def files(tmp_path):
     rows = "".join(f"{number}, N/A, 1.0, 2.0, {total - 5}, 2.0, {total}.000, 0\n" for number, total in ROWS)
