@@ -328,4 +328,4 @@ def test_the_table_of_the_page_omits_casts_of_the_compiler(tmp_path, capsys):
     capsys.readouterr()
     table = page.read_text().partition('data-table="nodes"')[2]
     assert ">Cast</td>" not in table
-    assert re.search(r"The table omits \d+ Casts? without a name\.</p>", table)
+    assert re.search(r"The table omits \d+ conversions? without a name\.</p>", table)

@@ -72,6 +72,18 @@ def test_without_options_no_node_is_float16(tmp_path):
     assert program_graph.precision_split(rows) == f"{len(rows)} float32"
 
 
+@settings(max_examples=10, deadline=None)
+@given(operators=st.lists(st.sampled_from(("MatMul", "Tanh", "Sigmoid")), min_size=1, max_size=4))
+def test_quantized_nodes_have_the_type_of_their_integers(tmp_path_factory, operators):
+    """Regression: only the conversions around the nodes had a type of integers."""
+    samples = [{"v0": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}]
+    folder = tmp_path_factory.mktemp("program")
+    found, rows = precisions(folder, chain(operators), convert_to_quantize=True, calibration_data=samples)
+    assert {precision for _, precision in found.values()} == {"uint8"}
+    shown, _ = program_graph.without_conversions(rows)
+    assert {row["node"] for row in shown} == set(found)
+
+
 def test_a_node_that_picks_rounded_values_is_float16(tmp_path):
     model = chain(["Tanh"])
     model.graph.node.append(helper.make_node("Relu", ["v1"], ["v2"], name="pick"))

@@ -535,8 +535,8 @@ def test_inspect_lists_the_nodes_of_the_model_without_the_casts_that_were_added(
     lines = call("inspect", model, "nodes", "--convert-to-fp16")[1].splitlines()
     assert added
     assert len(lines) == 1 + len(nodes) - len(added) + 2
-    assert lines[-2].startswith(f"The table omits {len(added)} Casts ")
-    assert lines[-1].startswith(f"{len(nodes)} nodes: ")
+    assert lines[-2].startswith(f"The table omits {len(added)} conversions ")
+    assert lines[-1].startswith(f"{len(nodes) - len(added)} nodes: ")
 
 
 @pytest.mark.parametrize(

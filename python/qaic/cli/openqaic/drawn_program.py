@@ -322,7 +322,7 @@ def _nodes_table(rows: list[dict[str, Any]], times_us: Mapping[str, float] | Non
     if times_us is not None:
         columns.append(Column("time", "us", "float"))
     found: list[tuple[Cell, ...]] = []
-    shown, remark = program_graph.without_casts(rows)
+    shown, remark = program_graph.without_conversions(rows)
     for row in shown:
         name = row["node"] or next(iter(row["outputs"]), None)
         time = None if times_us is None else times_us.get(name or "")

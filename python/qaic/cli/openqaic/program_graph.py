@@ -15,6 +15,7 @@ from qaic.cli.graph_model import read_graph
 from qaic.compiler.backend.op_profiling.operations import rounded_nodes
 from qaic.compiler.ir.elem_types import type_name
 from qaic.compiler.ir.graph_edits import set_values
+from qaic.compiler.ir.graph_walk import consumers, standard
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
 from qaic.compiler.ir.value_info import collect_shapes
@@ -23,6 +24,9 @@ from qaic.qpc import Qpc
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
 from qaic.support.text import counted
+
+#: operators that change the type of values
+_CONVERSIONS: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
 
 #: protobuf refuses larger messages
 _LARGEST_MESSAGE: Final = (1 << 31) - 1
@@ -75,6 +79,7 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
     rounded = rounded_nodes(
         model.graph, {name for name, (elem_type, _) in types.items() if elem_type == "float32"}
     )
+    rounded |= _quantized_results(model.graph, types)
     return [
         {
             "node": node.name or None,
@@ -91,14 +96,39 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
     ]
 
 
-def without_casts(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
-    """Return rows of `nodes` without the casts that the compiler adds, and a remark about these.
+def _quantized_results(graph: onnx.GraphProto, types: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Map the results of nodes between DequantizeLinear and QuantizeLinear to the type of integers."""
+    readers = consumers(graph.node)
+    #: values that only QuantizeLinear reads, directly or behind other nodes
+    ends: dict[str, str] = {}
+    for node in reversed(graph.node):
+        for name in node.output:
+            made = {
+                types.get(reader.output[0], ("", ""))[0]
+                if standard(reader, "QuantizeLinear")
+                else ends.get(reader.output[0], "")
+                for reader in readers.get(name, [])
+            }
+            if len(made) == 1 and "" not in made:
+                ends[name] = made.pop()
+    found: dict[str, str] = {}
+    dequantized: set[str] = set()
+    for node in graph.node:
+        if standard(node, "DequantizeLinear"):
+            dequantized.update(node.output)
+        elif not found.keys().isdisjoint(node.input) or not dequantized.isdisjoint(node.input):
+            found |= {name: ends[name] for name in node.output if name in ends}
+    return found
+
+
+def without_conversions(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """Return rows of `nodes` without the conversions that the compiler adds, and a remark about these.
 
     They have no name. The node whose result they round shows the precision.
     """
-    shown = [row for row in rows if row["node"] is not None or row["operator"] != "Cast"]
+    shown = [row for row in rows if row["node"] is not None or row["operator"] not in _CONVERSIONS]
     omitted = len(rows) - len(shown)
-    return shown, f"The table omits {counted(omitted, 'Cast')} without a name" if omitted else ""
+    return shown, f"The table omits {counted(omitted, 'conversion')} without a name" if omitted else ""
 
 
 def operations(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -261,7 +261,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
         print_line(line)
     differences = plan.comparer.report(progress.completed) if plan.comparer is not None else []
     for text in differences:
-        print_message("error", f"{text} [runner.output_differs]")
+        print_message("error", f"{text}")
     if options.verbose and plan.comparer is not None and not differences:
         print_line(f"Outputs of {progress.completed} inferences are as expected")
     if options.verbose:

@@ -115,9 +115,13 @@ impl FaultPlan {
 }
 
 fn parse_rule(rule: &str, target: Target) -> Result<Rule, String> {
-    let (left, right) = rule.split_once('=').ok_or("TRIGGER@WHICH=ACTION, such as execute@3=EAGAIN")?;
+    let form = match target {
+        Target::Noop => "TRIGGER@WHICH=ACTION, such as execute@3=fail",
+        Target::Card => "TRIGGER@WHICH=ACTION, such as execute@3=EAGAIN",
+    };
+    let (left, right) = rule.split_once('=').ok_or(form)?;
     let left = left.trim();
-    let (name, which) = left.split_once('@').ok_or("TRIGGER@WHICH=ACTION, such as execute@3=EAGAIN")?;
+    let (name, which) = left.split_once('@').ok_or(form)?;
     let trigger = vocabulary::trigger(name.trim(), target)?;
     let when = parse_when(trigger, which.trim())?;
     let (text, count) = match right.split_once('*') {

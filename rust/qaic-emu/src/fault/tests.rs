@@ -122,7 +122,8 @@ fn bad_plan_of_cards_is_refused_with_the_rule_and_the_expectation() {
 fn bad_plan_of_noop_devices_is_refused_with_the_rule_and_the_possible_actions() {
     let refused = |text: &str| FaultPlan::parse(text, Target::Noop).unwrap_err().to_string();
     assert!(
-        refused("execute@1=fail; execute=fail").contains("\"execute=fail\": expected TRIGGER@WHICH=ACTION")
+        refused("execute@1=fail; execute=fail")
+            .contains("\"execute=fail\": expected TRIGGER@WHICH=ACTION, such as execute@3=fail")
     );
     assert!(refused("run@1=fail").contains("one of load, activate, exec, execute instead of \"run\""));
     for which in ["0", "4..2", "", "a", "1..", "-1", "1.5"] {

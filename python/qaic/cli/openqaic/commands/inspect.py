@@ -91,15 +91,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
         return SUCCESS
-    shown, remark = program_graph.without_casts(rows) if arguments.view == "nodes" else (rows, "")
+    shown, remark = program_graph.without_conversions(rows) if arguments.view == "nodes" else (rows, "")
     if shown:
         columns = [_column(name, [row[name] for row in shown]) for name in shown[0]]
         cells = [[_cell(value) for value in row.values()] for row in shown]
         print_text(rows_text(columns, cells, text_width() if sys.stdout.isatty() else None, "--json"))
     if remark:
         print_line(f"{remark}; --json lists all nodes")
-    split = program_graph.precision_split(rows) if arguments.view == "nodes" else ""
-    print_line(counted(len(rows), arguments.view.removesuffix("s")) + (f": {split}" if split else ""))
+    split = program_graph.precision_split(shown) if arguments.view == "nodes" else ""
+    print_line(counted(len(shown), arguments.view.removesuffix("s")) + (f": {split}" if split else ""))
     return SUCCESS
 
 

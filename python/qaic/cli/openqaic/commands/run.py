@@ -102,9 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
     print_line(f"one inference with {inputs_from} in {duration(1e6 * elapsed_s)}")
     for name, text in differences.items():
-        print_message(
-            "error", f"output {name!r} differs from {arguments.expect}: {text} [run.output_differs]"
-        )
+        print_message("error", f"output {name!r} differs from {arguments.expect}: {text}")
     if arguments.output is not None:
         print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
     elif arguments.expect is not None:
