@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qaic.cli.console import SUCCESS, Parser, in_flags, print_json, print_line, print_reports, print_text
+from qaic.cli.console import (
+    SUCCESS,
+    Parser,
+    in_flags,
+    print_json,
+    print_line,
+    print_message,
+    print_reports,
+    print_text,
+)
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
@@ -105,7 +114,12 @@ def run(arguments: argparse.Namespace) -> int:
         sys.path.append(str(Path.cwd()))
     with logged() as set_verbosity:
         set_verbosity(int(str(options.get("verbose", 0))))
-        return (_compare if arguments.find is None else _search)(arguments, options)
+        code = (_compare if arguments.find is None else _search)(arguments, options)
+    if arguments.samples == "random" and arguments.tokens is None:
+        print_message(
+            "hint", "the inputs were random numbers, which do not show accuracy; --samples takes files"
+        )
+    return code
 
 
 def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
