@@ -319,7 +319,7 @@ READERS = {
 
 @pytest.mark.parametrize("operator", READERS)
 @pytest.mark.parametrize("form", STORED)
-def test_int8_keeps_integers_and_scales_of_the_model(form, operator):
+def test_programs_keep_integers_and_scales_of_the_model(form, operator):
     """A scale for the whole tensor would round the weights a second time."""
     opset, shape, nodes = STORED[form]
     x, readers = READERS[operator]
@@ -338,9 +338,10 @@ def test_int8_keeps_integers_and_scales_of_the_model(form, operator):
         opset=opset,
     )
     expected = floats[x] if operator == "Gather" else DATA @ floats.T
-    with qaic.Session(model, convert_to_quantize=True, calibration_data=[{"x": x}]) as session:
-        found = session.run({"x": x})["y"].reshape(expected.shape)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    for options in ({}, {"convert_to_quantize": True, "calibration_data": [{"x": x}]}):
+        with qaic.Session(model, **options) as session:
+            found = session.run({"x": x})["y"].reshape(expected.shape)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @settings(max_examples=40)

@@ -42,7 +42,11 @@ def legalize_quantized_chains(
     fresh, has_type = FreshNames(model.graph), standard_version(model) >= _HAS_TYPE
 
     def is_repeated(node: onnx.NodeProto) -> bool:
-        if node.op_type != "DequantizeLinear" or shapes.get(node.input[1], ()) not in {(), (1,)}:
+        if node.op_type != "DequantizeLinear":
+            return False
+        scales = shapes.get(node.input[1], ())
+        # With a scale for each channel, it is also repeated, unless it has zero points.
+        if len(scales) > 1 or (scales not in {(), (1,)} and _has_zero_point(node)):
             return False
         elem_type = types.get(node.input[0])
         if _has_zero_point(node):
