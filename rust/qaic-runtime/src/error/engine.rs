@@ -36,6 +36,7 @@ fn engine_missing(looked_at: &[String]) -> String {
     }
 }
 
+#[cfg(feature = "cpu")]
 impl EngineError {
     /// Returns the error for an inference that failed with a message of the engine.
     pub(crate) fn inference(message: String) -> Self {
@@ -44,6 +45,7 @@ impl EngineError {
     }
 }
 
+#[cfg(feature = "cpu")]
 /// Rewords the engine's message about a result whose shape differs from that of its buffer; else None.
 fn result_of_another_shape(message: &str) -> Option<String> {
     let (_, after) = message.split_once("while running ")?;
@@ -66,7 +68,7 @@ fn result_of_another_shape(message: &str) -> Option<String> {
     ))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cpu"))]
 mod tests {
     use super::*;
 

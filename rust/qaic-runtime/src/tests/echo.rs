@@ -42,6 +42,7 @@ pub(crate) fn image(device: ElementType) -> Arc<Image> {
 }
 
 /// [`image`] of float32 from this project's compiler, with this plan.
+#[cfg(feature = "emu")]
 pub(crate) fn planned(plan: &str) -> Arc<Image> {
     container(&network(ElementType::Float32), &[("openqaic_plan", plan.as_bytes())])
 }
