@@ -288,7 +288,9 @@ fn a_run_on_the_caller_s_thread_answers_signals_and_deadlines() {
             assert_eq!(exec.run(&mut soon()).unwrap_err().code(), "device.timeout");
         }
         assert!(!exec.is_in_flight());
-        assert_eq!(exec.outcome().unwrap_err().code(), ["inference.cancelled", "device.timeout"][round]);
+        // A deadline can also pass before the inference reaches the card.
+        let ends = [&["inference.cancelled"][..], &["device.timeout", "inference.cancelled"]][round];
+        assert!(ends.contains(&exec.outcome().unwrap_err().code()));
         bench.card.release();
         bench.bind(handle, 6);
         bench.exec(handle).run(&mut WaitScope::default()).unwrap();
