@@ -19,7 +19,7 @@ NEEDS_BROWSER = pytest.mark.skipif(BROWSER is None, reason="no chromium; `make b
 
 COMPLAINTS = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
 
-# Not part of the page's own script: events of a user.
+# Events of a user, which are not part of the page's own script.
 DRIVER = """
 const rows = document.querySelector('[data-part="rows"]');
 const after = (work) => new Promise((done) => setTimeout(() => { work(); done(); }, 50));

@@ -63,7 +63,7 @@ class QAICAcceleratorManager(AcceleratorManager):
     @staticmethod
     def get_current_process_visible_accelerator_ids() -> list[str] | None:
         """Return the cards of this process; None means all."""
-        # As in `qaic`, an empty list means all.
+        # An empty list means all, as in `qaic`.
         return [one.strip() for one in os.environ.get(VISIBLE_DEVICES, "").split(",") if one.strip()] or None
 
     @staticmethod

@@ -31,7 +31,7 @@ def test_reasons_are_those_that_were_planted(kinds):
 def test_the_set_is_what_was_planted(kinds):
     model, samples, planted = models.mixed_faults(kinds)
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
-    # In float16, a root would read infinity again.
+    # A root would read infinity again in float16.
     roots = {name.replace("square", "size") for name in planted}
     assert set(plan.nodes) == set(planted) | roots
 

@@ -40,7 +40,7 @@ def obey(verb, *arguments):
             os._exit(0)
         return child
     elif verb == "child":
-        # In a child, the parent's cores are allocated, and dropping the sessions does not release them.
+        # The parent's cores stay allocated in a child, and dropping the sessions does not release them.
         reading, writing = os.pipe()
         if os.fork() == 0:
             before = _core.Context().resources(0)["nsp_free"]

@@ -130,7 +130,7 @@ next, batchsize: openqaic explain
 next, with -batchsize: openqaic explain
 """
     )
-    # In Python, messages show keywords.
+    # Messages show keywords in Python.
     assert "measure again (batchsize, set_size=1)." in str(report)
 
 

@@ -88,7 +88,7 @@ EVALUATED_FROM = {
 @pytest.mark.skipif(not engine_version.is_newest(), reason="older onnx evaluates some operators wrongly")
 @pytest.mark.parametrize("opset", OPERATOR_SETS)
 def test_operator_means_what_onnx_evaluates(opset):
-    # In the other test, a fault of onnxruntime would be on both sides.
+    # A fault of onnxruntime would be on both sides in the other test.
     wrong = []
     for name, (since, _) in OPERATORS.items():
         if opset < since or not is_new_form(name, opset) or opset < EVALUATED_FROM.get(name, 0):

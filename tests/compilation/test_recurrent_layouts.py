@@ -174,7 +174,7 @@ def test_calls_of_a_function_decide_about_the_layout():
 
 
 def test_constants_that_a_recurrent_operator_computes_are_folded():
-    """In a quantized model, the engine folds operands of quantized nodes."""
+    """The engine folds operands of quantized nodes."""
     rng = np.random.default_rng(5)
     constants = {
         "c": rng.standard_normal((BATCH, STEPS, WIDTH)).astype(np.float32),

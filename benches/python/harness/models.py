@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-#: In order of size; the first model is for the cost of a call, the others for everything.
+#: Models in order of size; the first is for the cost of a call, the others for everything.
 NAMES = ("tiny", "magika", "conv", "ffn")
 TITLES = {
     "tiny": "tiny (Add of two [1,16])",

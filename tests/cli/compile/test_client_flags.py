@@ -91,7 +91,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = decoder(Sizes(layers=1))
     onnx.save(model, "decoder.onnx")
-    # As in the clients' lists: results of normalizations, and names from function bodies.
+    # Results of normalizations, and names from function bodies, as in the clients' lists.
     norms = [node.output[0] for node in model.graph.node if node.op_type == "CustomRMSNorm"]
     listed = [*norms, *(name for found in model.functions[0].node for name in found.output)]
     (tmp_path / "fp32_nodes.yaml").write_text(

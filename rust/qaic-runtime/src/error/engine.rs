@@ -45,8 +45,8 @@ impl EngineError {
     }
 }
 
-#[cfg(feature = "cpu")]
 /// Rewords the engine's message about a result whose shape differs from that of its buffer; else None.
+#[cfg(feature = "cpu")]
 fn result_of_another_shape(message: &str) -> Option<String> {
     let (_, after) = message.split_once("while running ")?;
     let (operator, reason) = after.split_once(" node. ")?;

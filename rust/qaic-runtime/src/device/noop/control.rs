@@ -73,7 +73,7 @@ impl Stop {
 
 impl Canceller for Stop {
     fn cancel(&self) {
-        // In a forked process, no execution is inside the device.
+        // No execution is inside the device in a forked process.
         let Ok(_state) = self.control.state() else { return };
         if self.inside.load(Ordering::Relaxed) {
             self.asked.store(true, Ordering::Relaxed);
