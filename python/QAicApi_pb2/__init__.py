@@ -5,8 +5,6 @@ protobuf is installed, in a pool of its own so that no other definition of the s
 Fields and codes are those of the messages in a container.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -100,7 +98,7 @@ _POOL.AddSerializedFile(_file().SerializeToString())
 DESCRIPTOR = _POOL.FindFileByName("QAicApi.proto")
 
 
-def _message_class(name: str) -> type[Message]:
+def _message_class(name: str) -> "type[Message]":
     described = DESCRIPTOR.message_types_by_name[name]
     if hasattr(message_factory, "GetMessageClass"):
         made = message_factory.GetMessageClass(described)

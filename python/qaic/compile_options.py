@@ -1,10 +1,8 @@
 """``qaic.CompileOptions``: options of the compiler as one value, to keep, print, compare and use again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 from qaic.errors import OptionError
 from qaic.options import resolve
@@ -97,7 +95,7 @@ class CompileOptions(Mapping[str, object]):
         """Names of all options, for completion."""
         return [*(spec.name for spec in _specs()), *super().__dir__()]
 
-    def replace(self, **changes: Unpack[CompileKeywords]) -> CompileOptions:
+    def replace(self, **changes: Unpack[CompileKeywords]) -> "CompileOptions":
         """Return a copy with changed options; ``None`` removes an option.
 
         Raises
@@ -109,7 +107,7 @@ class CompileOptions(Mapping[str, object]):
         kept = {name: value for name, value in self._given.items() if name not in changed}
         return CompileOptions(merge(kept, changes))
 
-    def difference(self, other: CompileOptions) -> dict[str, tuple[object, object]]:
+    def difference(self, other: Self) -> dict[str, tuple[object, object]]:
         """Return the options that differ: name -> (value in this object, value in ``other``)."""
         pairs = {
             spec.name: (getattr(self._values, spec.name), getattr(other._values, spec.name))

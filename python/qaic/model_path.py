@@ -1,7 +1,5 @@
 """Finds the container file for the path that a user gives."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import os
@@ -117,7 +115,7 @@ _TEXT_SUFFIX: Final = ".onnxtxt"
 _LONGEST_TEXT: Final = 256 << 20
 
 
-def open_model(path: Path) -> Path | onnx.ModelProto:
+def open_model(path: Path) -> "Path | onnx.ModelProto":
     """Find a model; read a model in the text form of protobuf.
 
     Raises OptionError if the file is a container or not a model, and OSError if it cannot be read.
@@ -136,7 +134,7 @@ def open_model(path: Path) -> Path | onnx.ModelProto:
     return model.path
 
 
-def _from_text(path: Path) -> onnx.ModelProto:
+def _from_text(path: Path) -> "onnx.ModelProto":
     content = read_regular(path, _LONGEST_TEXT)
     if len(content) > _LONGEST_TEXT:
         raise _wrong(path, f"it is larger than {_LONGEST_TEXT >> 20} MiB")

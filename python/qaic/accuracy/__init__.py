@@ -4,8 +4,6 @@
 results diverge. `search` finds a smallest set of nodes that must stay in float32 to reach a target.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from qaic.support.lazy_module import lazy_door

@@ -1,7 +1,5 @@
 """Runs the instrumented graph on samples and accumulates its results."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +76,7 @@ class InstrumentedProgram:
             given |= self._zero
         return self._set.run(given, None, None, None)
 
-    def passages(self, samples: Samples, tokens: int | None, total: Totals) -> Iterator[Passage]:
+    def passages(self, samples: Samples, tokens: int | None, total: "Totals") -> Iterator[Passage]:
         """Run all passages, one after the other, and add the sums of nodes to `total`.
 
         Raises OptionError if a sample does not fit the model.

@@ -5,29 +5,24 @@ that exporters for the card write: ``input_ids`` and ``position_ids`` (-1 is pad
 retained state, and for continuous batching ``batch_index``.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.accuracy.metrics import OutputSums, decibels
+from qaic.accuracy.samples import Samples
+from qaic.compiler.calibration.dataset import SampledInput
+from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.decoding.cache_slots import cache_slots
 from qaic.errors import OptionError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+Arrays = dict[str, NDArray[Any]]
 
-    from numpy.typing import NDArray
-
-    from qaic.accuracy.samples import Samples
-    from qaic.compiler.calibration.dataset import SampledInput
-    from qaic.compiler.ir.model import Model
-
-    Arrays = dict[str, NDArray[Any]]
 
 TOKENS: Final = "input_ids"
 _POSITIONS: Final = "position_ids"

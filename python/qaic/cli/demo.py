@@ -1,7 +1,5 @@
 """``openqaic demo``: classifies real files, and compares with onnxruntime in the same run."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -45,7 +43,7 @@ class FileTypeModel:
     smallest_file_bytes: int
 
     @classmethod
-    def installed(cls) -> FileTypeModel:
+    def installed(cls) -> "FileTypeModel":
         """Find the model in the installed package, without importing it.
 
         Raises StateError if the package is not installed.

@@ -1,7 +1,5 @@
 """The ONNX graph of a container, which does not contain the weights."""
 
-from __future__ import annotations
-
 import shlex
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-def read_graph(qpc: Qpc) -> onnx.ModelProto:
+def read_graph(qpc: Qpc) -> "onnx.ModelProto":
     """Read the graph. Blocking.
 
     Raises StateError for containers without a graph, which are for a card or contain several programs, and

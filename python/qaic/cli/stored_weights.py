@@ -3,8 +3,6 @@
 A token of a language model reads each of these bytes once, so no inference takes less time than reading them.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -52,11 +50,11 @@ def stored_weights(qpc: Qpc) -> dict[str, Any] | None:
     }
 
 
-def _multiplies(node: onnx.NodeProto) -> bool:
+def _multiplies(node: "onnx.NodeProto") -> bool:
     return node.op_type in {_PRODUCT, _EXPERTS} and node.domain == _DOMAIN
 
 
-def _share(node: onnx.NodeProto) -> tuple[str, float]:
+def _share(node: "onnx.NodeProto") -> tuple[str, float]:
     """Return the weight of a product, and the share of it that an inference reads."""
     values = {attribute.name: attribute for attribute in node.attribute}
     share = 1.0

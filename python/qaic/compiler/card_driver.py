@@ -4,8 +4,6 @@ The openqaic compiler never replaces it. Results appear atomically: the vendor's
 folder, and the container is moved only after the openqaic reader has opened it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -121,7 +119,9 @@ def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
             return folder / QPC_FILE_NAME
 
 
-def _cached(compiler: Path, source: OnnxFile, resolved: ResolvedOptions, job: Callable[[Path], _Job]) -> Path:
+def _cached(
+    compiler: Path, source: OnnxFile, resolved: ResolvedOptions, job: "Callable[[Path], _Job]"
+) -> Path:
     """Return the container from the cache; each version of the compiler has its own."""
     store = cache.open_cache()
     found = compiler.stat()

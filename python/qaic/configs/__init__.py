@@ -13,8 +13,6 @@ LPAI) can be checked, read and written, but ``qaic.compile`` refuses them.
 The first use of a class imports pydantic; the import of this module does not.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from qaic.support.lazy_module import lazy_door

@@ -3,8 +3,6 @@
 Unknown fields are refused; the error suggests the nearest field.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -98,6 +96,6 @@ class BackendType(enum.StrEnum):
     LPAI = "LPAI"
 
     @classmethod
-    def offline_preparable_backends(cls) -> list[BackendType]:
+    def offline_preparable_backends(cls) -> "list[BackendType]":
         """Return the back ends for which the vendor's tools can compile a model ahead of time."""
         return [cls.HTP, cls.AIC, cls.HTP_MCP, cls.LPAI]

@@ -1,7 +1,5 @@
 """``CompileConfig``: one compilation, as the QAIRT Python API describes it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

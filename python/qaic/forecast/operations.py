@@ -5,8 +5,6 @@ that are read, and elements of inputs and outputs. The counts follow from shapes
 is expanded, such as GELU or layer normalization, has about the work of the operator with its name.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

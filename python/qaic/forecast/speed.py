@@ -7,18 +7,19 @@ time, and another for every cut if a sample is split among cores. The host conve
 outputs; with a set size above 1 this overlaps with the device.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qaic.forecast.operations import OperationTable
+
+Array = NDArray[np.float64]
 
 #: peak of int8 divided by that of float16, for the card with 14 cores: 325 TOPS and 110 TFLOPS
 _INT8_GAIN: Final = 325 / 110
@@ -63,11 +64,6 @@ CARDS: Final = {
 }
 
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
 #: exponent that joins the times of a pipeline; the result is slightly longer than two equal times
 _SHARPNESS: Final = 12
 
@@ -107,7 +103,7 @@ class Parameters:
     host_output_rate: float
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Parameters:
+    def from_json(cls, value: Mapping[str, Any]) -> "Parameters":
         """Read a mapping with a number for each name."""
         return cls(**{field.name: float(value[field.name]) for field in fields(cls)})
 

@@ -4,8 +4,6 @@ A row is a field of one of the classes in `rows`, declared with `option`; everyt
 precedence, errors, command lines, JSON keys, the reference page - is derived from it.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -154,7 +152,7 @@ _NAMED: Final = Flag()
 _JSON_FORMS: Final[dict[type, JsonForm]] = {Bool: JsonForm.BOOL, Int: JsonForm.INT, Float: JsonForm.FLOAT}
 
 
-def rows_of(declared: type[DataclassInstance], stage: Stage) -> tuple[OptionSpec, ...]:
+def rows_of(declared: "type[DataclassInstance]", stage: Stage) -> tuple[OptionSpec, ...]:
     """Return the rows that are fields of a class, in their order, with their defaults filled in."""
     sections = {
         name: vars(base)["SECTION"]

@@ -1,7 +1,5 @@
 """Data of latency pictures: extremes, percentiles, a histogram, the curve over time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +34,7 @@ class Distribution:
     seconds: NDArray[np.float64] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, seconds: ArrayLike, *, what: str = "run") -> Distribution:
+    def of(cls, seconds: ArrayLike, *, what: str = "run") -> "Distribution":
         """Reduce latencies. Raises InputError if there are none, or one is negative or no number."""
         values = np.asarray(seconds, np.float64).reshape(-1)
         if not len(values):
@@ -57,7 +55,7 @@ class Distribution:
         )
 
     @classmethod
-    def of_metrics(cls, metrics: Mapping[str, Any]) -> Distribution:
+    def of_metrics(cls, metrics: Mapping[str, Any]) -> "Distribution":
         """Convert the result of ``Session.get_metrics``.
 
         Raises InputError if a figure is missing or no number.

@@ -1,7 +1,5 @@
 """A replica of Ray Serve that serves one model."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Mapping
@@ -116,7 +114,7 @@ def bind_application(
     default_timeout_s: float | None,
     options: Mapping[str, Any],
     deployment_options: dict[str, Any],
-) -> Application:
+) -> "Application":
     """Implement :func:`qaic.ray.deployment`."""
     program, session = SharedProgram.put(model, options, devices)
     if name is None:

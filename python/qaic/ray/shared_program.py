@@ -1,7 +1,5 @@
 """A program that is sent to the actors of a cluster."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -40,7 +38,7 @@ class SharedProgram:
     devices: float
 
     @classmethod
-    def put(cls, model: Model, options: Mapping[str, Any], devices: float) -> tuple[SharedProgram, Session]:
+    def put(cls, model: Model, options: Mapping[str, Any], devices: float) -> "tuple[SharedProgram, Session]":
         """Compile a model if needed and put it into the object store. Blocking.
 
         Returns the program, and a session that describes it and is not loaded. Raises the errors of

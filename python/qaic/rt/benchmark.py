@@ -5,8 +5,6 @@ callback. Callbacks run on the dispatcher thread of the context; live reports co
 benchmark.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import sys
@@ -349,7 +347,7 @@ class InferenceBenchmarkSet:
         finally:
             self._busy.release()
 
-    def _reporter(self, runner: _core.RtBenchmark) -> _Reporter | None:
+    def _reporter(self, runner: _core.RtBenchmark) -> "_Reporter | None":
         if self._reporting is None:
             return None
         in_flight = self._set_size * self._activations if self._profiling else None
@@ -386,7 +384,7 @@ class InferenceBenchmarkSet:
                 dispatcher.post(callback, report, len(report), form, int(sample["inference"]), info)
         dispatcher.flush()
 
-    def _courier(self, runner: _core.RtBenchmark) -> _Courier | None:
+    def _courier(self, runner: _core.RtBenchmark) -> "_Courier | None":
         if self._completion is None:
             return None
         infos = [

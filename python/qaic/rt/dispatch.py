@@ -6,8 +6,6 @@ registration. It ends after the remaining messages if there is no sender left, o
 forked child gets its own thread and an empty channel.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import threading
@@ -20,7 +18,7 @@ from qaic import _core
 #: seconds that callbacks may take at the end of the interpreter
 _EXIT_SECONDS = 5.0
 
-_RUNNING: set[_Runner] = set()
+_RUNNING: "set[_Runner]" = set()
 
 
 class Dispatcher:

@@ -1,7 +1,5 @@
 """Sequences with the names and the ``repr`` of the vendor's binding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import index
 from typing import Self, SupportsIndex, overload
@@ -55,8 +53,8 @@ class QIDList(list[int]):
     @overload
     def __getitem__(self, key: SupportsIndex) -> int: ...
     @overload
-    def __getitem__(self, key: slice) -> QIDList: ...
-    def __getitem__(self, key: SupportsIndex | slice) -> int | QIDList:
+    def __getitem__(self, key: slice) -> "QIDList": ...
+    def __getitem__(self, key: SupportsIndex | slice) -> "int | QIDList":
         found = super().__getitem__(key)
         return QIDList(found) if isinstance(found, list) else found
 

@@ -1,7 +1,5 @@
 """``Session.map``: results in the order of the inputs, with a bounded number of inferences in flight."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import operator
@@ -22,7 +20,7 @@ def imap(
     prepare: Callable[[T], _core.Inference],
     iterable: Iterable[T],
     most_in_flight: int,
-    progress: MapProgress,
+    progress: "MapProgress",
     detach: Callable[[_core.Inference], None],
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield the results of ``iterable``'s inputs in order.

@@ -1,7 +1,5 @@
 """Measurements of a session: latencies and call profiles of its ``run`` calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -103,7 +101,7 @@ def format_summary(summary: Metrics) -> str:
 class CallProfile:
     """Calls of one ``run``: ``(file, line, function)`` -> ``(calls, own seconds, cumulative seconds)``."""
 
-    def __init__(self, profiler: cProfile.Profile) -> None:
+    def __init__(self, profiler: "cProfile.Profile") -> None:
         # Few sessions profile, and the profiler takes a third of the import time of Session.
         import pstats
 
@@ -113,7 +111,7 @@ class CallProfile:
         }
 
     @classmethod
-    def record(cls, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[R, CallProfile]:
+    def record(cls, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "tuple[R, CallProfile]":
         """Run ``work`` under the standard profiler."""
         import cProfile
 

@@ -3,8 +3,6 @@
 The module contains the base class of :class:`qaic.Session` that records them.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator
@@ -49,7 +47,7 @@ class Measurements(ProgramView):
     @contextmanager
     def profile(
         self, *, device: bool | None = None, first: int = 0, samples: int | None = None, sampling: int = 1
-    ) -> Iterator[profiles.Profile]:
+    ) -> "Iterator[profiles.Profile]":
         """Record the inferences of a ``with`` block: times on the host and measurements of the device.
 
         The block records every inference that starts and ends inside it, from any thread and method: ``run``,
@@ -134,7 +132,7 @@ class Measurements(ProgramView):
         """Print :meth:`get_metrics` in the documented form."""
         print(format_summary(self.get_metrics()))  # noqa: T201 (printing is what this method is for)
 
-    def plot_latency(self, path: str | os.PathLike[str] | None = None) -> pathlib.Path | None:
+    def plot_latency(self, path: str | os.PathLike[str] | None = None) -> "pathlib.Path | None":
         """Draw the latencies of ``run`` so far: histogram, percentiles, and their curve over time.
 
         Blocking while the file is written. The runs are those of :meth:`get_metrics`.

@@ -1,7 +1,5 @@
 """Dynamic batching: requests of many clients share the inferences of a program."""
 
-from __future__ import annotations
-
 import collections
 import logging
 import threading
@@ -53,7 +51,7 @@ class BatchReport:
 class BatchedRequest(Future["Outputs"]):
     """Future result of a request. Until the device has the request, ``cancel`` removes it from the queue."""
 
-    def __init__(self, batcher: Batcher, admitted: AdmittedRequest, deadline: float | None) -> None:
+    def __init__(self, batcher: "Batcher", admitted: AdmittedRequest, deadline: float | None) -> None:
         super().__init__()
         self._batcher = batcher
         self.admitted = admitted

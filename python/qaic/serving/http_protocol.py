@@ -1,7 +1,5 @@
 """HTTP connections: uvicorn's protocol with limits, and a shutdown that answers all requests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -61,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc]
         *,
         limits: Limits,
         memory: MemoryBudget,
-        idle: OrderedDict[BoundedProtocol, None],
+        idle: "OrderedDict[BoundedProtocol, None]",
         turns: Turns,
         **keywords: Any,
     ) -> None:

@@ -1,7 +1,5 @@
 """Limits of requests, and the budgets of bytes and of turns that requests share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -130,7 +128,7 @@ class MemoryBudget:
         self.used_bytes = 0
         self.arriving: set[Lease] = set()
 
-    def lease(self) -> Lease:
+    def lease(self) -> "Lease":
         """Return an empty lease, for a ``with`` block of one task."""
         return Lease(self)
 

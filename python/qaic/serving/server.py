@@ -1,7 +1,5 @@
 """Server for HTTP and gRPC on one event loop, from its start to a clean end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -75,7 +73,7 @@ class Server:
         self._stopping: asyncio.Event | None = None
         self._lock = threading.Lock()
 
-    def run(self, on_ready: Callable[[Server], object] | None = None) -> None:
+    def run(self, on_ready: "Callable[[Server], object] | None" = None) -> None:
         """Load the models, listen, and answer until SIGTERM, Ctrl-C or `stop`. Blocking.
 
         `on_ready` is called once the ports are open. Raises OSError if a port or path cannot be used, and the
@@ -108,7 +106,7 @@ class Server:
         if loop is not None and stopping is not None:
             loop.call_soon_threadsafe(stopping.set)
 
-    async def _run(self, repository: Repository, on_ready: Callable[[Server], object] | None) -> None:
+    async def _run(self, repository: Repository, on_ready: "Callable[[Server], object] | None") -> None:
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._loop, self._stopping = loop, stopping

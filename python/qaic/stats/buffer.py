@@ -1,7 +1,5 @@
 """Measurements of one inference: a stats buffer as read-only numpy views, and as cores and engines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -172,7 +170,7 @@ class StatsBuffer:
         flow_events: bool = False,
         barrier_events: bool = False,
         cores: Sequence[int] | None = None,
-        host_trace: Buffer | None = None,
+        host_trace: "Buffer | None" = None,
     ) -> None:
         """Write a trace of the device, for ``chrome://tracing`` and Perfetto.
 
@@ -228,7 +226,7 @@ class StatsBuffer:
         )
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> "Model":
         """Cores, engines and threads as objects; their executions are views, which are not checked."""
         return Model(self.run, tuple(_core_of(self, record) for record in self.cores))
 

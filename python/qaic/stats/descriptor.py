@@ -1,7 +1,5 @@
 """The compiler's description of a program's operations, as columns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -66,7 +64,7 @@ class Descriptor:
         self._columns: dict[int, OpColumns] = {}
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Descriptor:
+    def from_json(cls, text: str | bytes) -> "Descriptor":
         """Parse the JSON of the segment ``opstatsdesc.open``.
 
         Raises

@@ -4,8 +4,6 @@ A reader of a file that is being replaced gets the old or the new content. Work 
 one form, so the next process removes the folders of killed processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import itertools
@@ -166,6 +164,6 @@ def _take_over(aside: Path, before: os.stat_result) -> None:
     aside.chmod(stat.S_IMODE(before.st_mode))
 
 
-def replace_bytes(path: Path, content: Buffer) -> None:
+def replace_bytes(path: Path, content: "Buffer") -> None:
     """Write a file with the given content, as :func:`write_replacing`."""
     write_replacing(path, lambda aside: aside.write_bytes(content))

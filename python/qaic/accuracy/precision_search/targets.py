@@ -1,28 +1,21 @@
 """The target of a search: a metric of the outputs, and its bound."""
 
-from __future__ import annotations
-
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from qaic.accuracy.decisions import imported
-from qaic.accuracy.metrics import OutputSums
+from qaic.accuracy.decisions import Decide, imported
+from qaic.accuracy.metrics import OutputAccuracy, OutputSums
 from qaic.errors import OptionError
 from qaic.support.text import three_digits
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+Outputs = Mapping[str, NDArray[Any]]
 
-    from numpy.typing import NDArray
-
-    from qaic.accuracy.decisions import Decide
-    from qaic.accuracy.metrics import OutputAccuracy
-
-    Outputs = Mapping[str, NDArray[Any]]
 
 _BOUND: Final = re.compile(r"\s*(.+?)\s*>=\s*([0-9.eE+-]+)\s*(%?)\s*")
 _EXPECTED: Final = "sqnr>=40, cosine>=0.999, same>=99.5%, tokens>=64, or module:function>=NUMBER"

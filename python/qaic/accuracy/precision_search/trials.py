@@ -1,22 +1,28 @@
 """Programs with some nodes in higher precision, compiled and judged one after the other."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import sched_getaffinity
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from qaic import _core
+from qaic.accuracy.decoding import Decoder, Passage
 from qaic.accuracy.observed import Kind, ObservedNode
+from qaic.accuracy.precision_search.targets import Score, Target
+from qaic.accuracy.prepared import PreparedModel
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.collector import load_program
 from qaic.compiler.diagnostics.messages import silenced
+
+Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +82,6 @@ def _noise(sqnr_db: float) -> float:
         return 0.0
     return 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
 
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from qaic import _core
-    from qaic.accuracy.decoding import Decoder, Passage
-    from qaic.accuracy.precision_search.targets import Score, Target
-    from qaic.accuracy.prepared import PreparedModel
-
-    Arrays = dict[str, NDArray[Any]]
 
 #: programs that run at the same time; each has a thread of the engine
 _MOST_WORKERS: Final = 8

@@ -1,7 +1,5 @@
 """Arguments that several subcommands share."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re
@@ -54,7 +52,7 @@ def add_inputs(parser: Parser) -> None:
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # noqa: SLF001 (argparse offers no other way)
 
 
-def pixels_of(arguments: argparse.Namespace) -> Pixels:
+def pixels_of(arguments: argparse.Namespace) -> "Pixels":
     """Return the conversion of pictures; print a warning if it has no effect."""
     from qaic.cli.openqaic.pictures import SUFFIXES, UNCHANGED, Pixels
 

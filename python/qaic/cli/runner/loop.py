@@ -1,7 +1,5 @@
 """Loop of ``qaic-runner`` that keeps an inference set busy until enough inferences are complete."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class Loop:
     #: Requests in the order of their runs; the first follows the last.
     requests: Sequence[Request]
     #: Inputs of the requests.
-    memory: InputMemory
+    memory: "InputMemory"
     #: Number of handles that are used.
     most_in_flight: int
     #: Progress, which counts completions and whose fault ends the run.
@@ -50,7 +48,7 @@ class Loop:
     #: Consumers of the outputs, before a handle is used again.
     writer: Writer | None
     comparer: Comparer | None
-    _slots: dict[int, Slot] = field(init=False, default_factory=dict)
+    _slots: "dict[int, Slot]" = field(init=False, default_factory=dict)
     # Handle -> inference.
     _in_flight: dict[int, int] = field(init=False, default_factory=dict)
     # Requests for inferences whose outputs are written.

@@ -1,7 +1,5 @@
 """Facts about a program for ``qaic-runner``: bindings, shapes, and outputs that stay on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -86,7 +84,7 @@ class Network:
         }
 
     @classmethod
-    def of(cls, qpc: rt.Qpc) -> Network:
+    def of(cls, qpc: rt.Qpc) -> "Network":
         """Read the bindings of a container."""
         sides: tuple[list[Binding], list[Binding]] = ([], [])
         for mapping in qpc.getBufferMappingsV2():
@@ -162,7 +160,7 @@ class Request(NamedTuple):
         """Number of bytes of its inputs in memory."""
         return sum(part.nbytes for part in self.inputs if not part.skipped)
 
-    def with_statistics(self) -> Request:
+    def with_statistics(self) -> "Request":
         """Return the same inference, with the statistics of the device among its outputs."""
         parts = [
             part._replace(dims=part.binding.dims) if part.binding.is_statistics else part

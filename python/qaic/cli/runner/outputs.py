@@ -1,7 +1,5 @@
 """Outputs of ``qaic-runner``: writes files, and compares outputs with expected ones."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import Counter
@@ -90,7 +88,7 @@ class Tolerance(NamedTuple):
     absolute: float
 
     @classmethod
-    def of(cls, options: RunnerOptions) -> Tolerance | None:
+    def of(cls, options: RunnerOptions) -> "Tolerance | None":
         """Return the tolerance of the options; None if bytes are compared."""
         if options.rtol is None and options.atol is None:
             return None
@@ -274,6 +272,6 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     write_replacing(path, write)
 
 
-def replace_content(path: Path, content: Buffer) -> None:
+def replace_content(path: Path, content: "Buffer") -> None:
     """Write bytes to a file as :func:`replace` does."""
     replace(path, lambda unfinished: unfinished.write_bytes(content))

@@ -14,8 +14,6 @@ version     form
 ==========  =====================================================================================
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -257,7 +255,7 @@ def read_yaml(data: bytes) -> dict[str, Any]:
 class _TypedValues(PlainValues):
     """Values of a document, of the type that JSON gives them."""
 
-    def scalar(self, node: ScalarNode) -> object:
+    def scalar(self, node: "ScalarNode") -> object:
         """See `PlainValues.scalar`. Unquoted words become numbers, booleans or null."""
         text = str(node.value)
         # An unquoted scalar has no style; the two parsers represent that differently.

@@ -1,7 +1,5 @@
 """Sessions of the engine for shapes, refusals and constants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
 
 def engine_session(
     content: bytes, level: str, libraries: Sequence[Path] = (), *, fuses_pairs: bool = True
-) -> ort.InferenceSession:
+) -> "ort.InferenceSession":
     """Load a serialized model on one thread, without messages.
 
     `level` is the engine's level of optimization. Without `fuses_pairs`, quantized graphs do not change.

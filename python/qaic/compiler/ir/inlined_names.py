@@ -12,8 +12,6 @@ it. ``call/n`` with the name of the node that computes the value has the same me
 A value of a body that the compiler rewrites represents the results of the call.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +36,7 @@ class Call:
     #: number of earlier calls of the function
     number: int = 0
     nodes: Sequence[onnx.NodeProto] = ()
-    parent: Call | None = None
+    parent: "Call | None" = None
     #: result of the function -> its name in the caller
     results: Mapping[str, str] = field(default_factory=dict)
     #: value of the body -> its name in the expanded graph

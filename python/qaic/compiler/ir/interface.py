@@ -1,7 +1,5 @@
 """Inputs and outputs of a program, for each set of shapes, and the libraries of its custom operators."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ class TensorSpec:
     elem_type: int
     dims: tuple[int, ...]
     #: its form in the model, if the custom I/O options changed it
-    model: TensorSpec | None = None
+    model: "TensorSpec | None" = None
     #: scale and offset of a quantized tensor: real = scale x (q - offset)
     quantized: tuple[float, int] | None = None
     #: last dim of a tensor whose bytes are MXINT8 blocks

@@ -1,7 +1,5 @@
 """The model that passes change, the contract of a pass, and the state that passes share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The element type of every value of a model, per graph, from shape inference."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +67,7 @@ class ValueInfo:
         """Record added values, each with the value whose type it has."""
         self.types.update((new, self.types[name]) for new, name in equals.items() if name in self.types)
 
-    def copy(self) -> ValueInfo:
+    def copy(self) -> "ValueInfo":
         """Copy the facts known so far."""
         twin = ValueInfo(dict(self.types), (), dict(self.narrow), dict(self.original), set(self.transparent))
         twin.shapes = dict(self.shapes)

@@ -3,8 +3,6 @@
 They are written atomically after the container; a compilation that fails leaves none.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -85,7 +83,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def write_all(files: Sequence[SideFile]) -> None:
+def write_all(files: "Sequence[SideFile]") -> None:
     """Write the files atomically; folders are created, links are kept.
 
     Raises OSError if a file cannot be written.

@@ -1,7 +1,5 @@
 """Effects of operators on rows, for the proof of `qaic.compiler.reports.row_independence`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Each type is used by one or two options; `scalars` contains the general types.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -134,7 +132,7 @@ class Samples(Codec["Iterable[Mapping[str, np.ndarray[Any, Any]]]"]):
 
     expected = "an iterable of dictionaries of arrays by input name (only from Python)"
 
-    def parse(self, value: object) -> Iterable[Mapping[str, np.ndarray[Any, Any]]]:
+    def parse(self, value: object) -> "Iterable[Mapping[str, np.ndarray[Any, Any]]]":
         """See `Codec.parse`. A single sample, which is a mapping, is refused: a list must contain it."""
         if isinstance(value, str | bytes | bytearray | Path | Mapping) or not isinstance(value, Iterable):
             raise self.mismatch(value)

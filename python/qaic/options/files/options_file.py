@@ -1,7 +1,5 @@
 """Reads a YAML options file: one flat mapping without duplicate options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +65,7 @@ def read_options_file(path: Path) -> list[RawOption]:
         raise _error(path, error.line, f"not valid YAML: {error.problem}") from None
 
 
-def _options(path: Path, root: MappingNode) -> list[RawOption]:
+def _options(path: Path, root: "MappingNode") -> list[RawOption]:
     values = PlainValues()
     base: Path | None = None
     given: list[RawOption] = []

@@ -6,8 +6,6 @@ names are written once. Beyond a limit, short operations that are close together
 states how many.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct
@@ -90,7 +88,7 @@ class Track:
     bytes: NDArray[Any] | None = None
     members: NDArray[Any] | None = None
 
-    def select(self, rows: NDArray[Any], *, name: str | None = None) -> Track:
+    def select(self, rows: NDArray[Any], *, name: str | None = None) -> "Track":
         """Return the track with only these rows."""
         picked = {
             key: None if (values := getattr(self, key)) is None else values[rows]

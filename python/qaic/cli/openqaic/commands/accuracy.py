@@ -1,7 +1,5 @@
 """``openqaic accuracy``: finds nodes that lose precision, the reasons, and the nodes to keep in float32."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys
@@ -184,7 +182,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
 
 
 def _next_command(
-    arguments: argparse.Namespace, options: dict[str, object], item: PrecisionAccuracy
+    arguments: argparse.Namespace, options: dict[str, object], item: "PrecisionAccuracy"
 ) -> str | None:
     """Return the next command: it compiles with a precision, finds the smallest fix, or shows nodes."""
     from qaic.accuracy.prepared import named, options_among

@@ -1,7 +1,5 @@
 """``openqaic serve PATH...``: answer requests for models over HTTP and gRPC."""
 
-from __future__ import annotations
-
 import argparse
 import resource
 import shlex
@@ -112,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     return SUCCESS
 
 
-def _announce(server: Server, host: str) -> None:
+def _announce(server: "Server", host: str) -> None:
     where = f"[{host}]" if ":" in host else host
     addresses = []
     if server.http_port is not None:

@@ -1,7 +1,5 @@
 """Files of a model and its weights."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
-def digest_of(source: OnnxFile) -> str:
+def digest_of(source: "OnnxFile") -> str:
     """Identify the content of an opened model."""
     from qaic.compiler.frontend.files import content_digest
 
@@ -26,7 +24,7 @@ def digest_of(source: OnnxFile) -> str:
     return content_digest.content_digest(source.content)
 
 
-def opened(model: ModelSource) -> OnnxFile:
+def opened(model: ModelSource) -> "OnnxFile":
     """Open a model from any source; the result is a context manager."""
     from qaic.compiler.frontend.files import onnx_file
 

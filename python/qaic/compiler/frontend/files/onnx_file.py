@@ -6,8 +6,6 @@ file, each described by a `Weight`. Memory and time therefore depend on the stru
 model may exceed the 2 GiB limit of protobuf.
 """
 
-from __future__ import annotations
-
 import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +93,7 @@ class OnnxFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def parse(self) -> onnx.ModelProto:
+    def parse(self) -> "onnx.ModelProto":
         """Parse the model. Raises CompileError if the bytes are a protobuf message, but not a model."""
         import onnx
         from google.protobuf.message import DecodeError
@@ -226,7 +224,7 @@ class _Walk:
                 fix="move constants out of control-flow bodies and functions to the main graph",
             ) from error
 
-    def take_checkpoint(self, model: onnx.ModelProto) -> None:
+    def take_checkpoint(self, model: "onnx.ModelProto") -> None:
         from qaic.compiler.frontend.files.weight_free import CheckpointFiles, take_weights
         from qaic.compiler.frontend.files.weight_spec import parse_weight_spec
 

@@ -5,8 +5,6 @@ compiler never keeps a large payload. Files are read with positional reads inste
 shrinks, the result is an error and not a bus error.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -188,7 +186,7 @@ def initializers_of(weights: Mapping[str, Weight]) -> list[Weight]:
     return [weight for weight in weights.values() if weight.layout is None]
 
 
-def with_weights_as_inputs(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> onnx.ModelProto:
+def with_weights_as_inputs(model: "onnx.ModelProto", weights: Mapping[str, Weight]) -> "onnx.ModelProto":
     """Copy the model with each weight as an input, so that tools get only its type and shape."""
     from onnx import helper
 

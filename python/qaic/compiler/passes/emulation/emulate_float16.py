@@ -6,8 +6,6 @@ rounded values need none. If the only reader of a value belongs to the same fuse
 Nodes of float32 and of integers do not change.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -67,7 +65,7 @@ class _Scope:
     """Facts about one graph; other names belong to the graphs around it."""
 
     graph: onnx.GraphProto
-    parent: _Scope | None
+    parent: "_Scope | None"
     defined: set[str] = field(default_factory=set)
     #: values in a narrow format, each with the format
     in_format: set[tuple[str, int]] = field(default_factory=set)
@@ -81,7 +79,7 @@ class _Scope:
     #: value -> nodes of this graph that read it, with the index of the input
     readers: dict[str, list[tuple[onnx.NodeProto, int]]] = field(default_factory=dict)
 
-    def around(self, name: str) -> Iterator[_Scope]:
+    def around(self, name: str) -> "Iterator[_Scope]":
         """Yield this graph and the graphs around it, up to the graph that defines a value."""
         at: _Scope | None = self
         while at is not None:

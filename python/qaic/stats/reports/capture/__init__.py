@@ -1,7 +1,5 @@
 """Measurements of one program: inferences, each with one stats buffer per device."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -100,7 +98,7 @@ class Capture:
         return self._samples
 
     @property
-    def typical(self) -> Capture:
+    def typical(self) -> "Capture":
         """Capture of the typical inference only; this capture if it has at most one inference.
 
         All reports show the parts of the time of this inference, so that the parts add up to one total.

@@ -4,8 +4,6 @@ Operation ``oc`` of core ``c`` has the number ``base[c] + oc``. Sums by kind, no
 ``np.bincount`` over these columns.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -115,14 +113,14 @@ class Coded:
     values: tuple[Any, ...]
 
     @classmethod
-    def of(cls, texts: Iterable[str], values: Iterable[str] = ()) -> Coded:
+    def of(cls, texts: Iterable[str], values: Iterable[str] = ()) -> "Coded":
         """Encode texts; ``values`` come first among the distinct ones."""
         known = {value: place for place, value in enumerate(values)}
         codes = [known.setdefault(text, len(known)) for text in texts]
         return cls(np.array(codes, np.int64), tuple(known))
 
     @classmethod
-    def joined(cls, *columns: Coded) -> Coded:
+    def joined(cls, *columns: "Coded") -> "Coded":
         """Column of the distinct tuples of several columns."""
         combined = np.zeros(len(columns[0].codes), np.int64)
         for column in columns:
