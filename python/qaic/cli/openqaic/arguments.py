@@ -1,6 +1,7 @@
 """Arguments that several subcommands share."""
 
 import argparse
+import contextlib
 import math
 import re
 from pathlib import Path
@@ -133,6 +134,7 @@ def tolerance(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
+    # The comparison is false for NaN.
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return number
@@ -140,11 +142,7 @@ def tolerance(text: str) -> float:
 
 def positive(text: str) -> float:
     """Read a positive number."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    # The comparison is false for NaN.
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
+    with contextlib.suppress(argparse.ArgumentTypeError):
+        if number := tolerance(text):
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, numpy_helper
+from onnx import AttributeProto, helper, numpy_helper
 
 from qaic.cli.qpc.facts import facts, value_text
 from qaic.cli.qpc.text import shape_text
@@ -44,6 +44,7 @@ def differences(a: Qpc, b: Qpc) -> _Json:
     """
     one, two = facts(a), facts(b)
     problems = [f"{side}: {text}" for side, found in (("a", one), ("b", two)) for text in found["problems"]]
+    shapes = [side.get("shapes", []) for side in (one, two)]
     found: _Json = {
         "program": _values({key: one.get(key) for key in _PROGRAM}, {key: two.get(key) for key in _PROGRAM}),
         "options": {
@@ -51,7 +52,7 @@ def differences(a: Qpc, b: Qpc) -> _Json:
             "effective": _values(_mapping(one, "effective_options"), _mapping(two, "effective_options")),
         },
         "bindings": {side: _bindings(one.get(side, []), two.get(side, [])) for side in ("inputs", "outputs")},
-        "shapes": _shapes(one.get("shapes", []), two.get("shapes", [])),
+        "shapes": shapes if shapes[0] != shapes[1] else [],
         "metadata": _values(one.get("metadata") or {}, two.get("metadata") or {}),
     }
     found["constants"], found["graph"] = _contents(a, b, problems)
@@ -101,11 +102,6 @@ def _bindings(a: list[_Json], b: list[_Json]) -> _Json:
     if not found and list(one) != list(two):
         found["order"] = [list(one), list(two)]
     return found
-
-
-def _shapes(a: list[_Json], b: list[_Json]) -> list[Any]:
-    """Return both lists of the sets of shapes if they differ."""
-    return [] if a == b else [a, b]
 
 
 def _segments(a: Qpc, b: Qpc) -> _Json:
@@ -469,14 +465,12 @@ def _described(node: onnx.NodeProto) -> _Json:
 def _value(attribute: onnx.AttributeProto) -> Any:
     """Describe the value of an attribute; long values by their digest."""
     kind = attribute.type
-    if kind == AttributeProto.FLOAT:
-        return attribute.f
-    if kind == AttributeProto.INT:
-        return attribute.i
+    if kind in {AttributeProto.FLOAT, AttributeProto.INT}:
+        return helper.get_attribute_value(attribute)
     if kind == AttributeProto.STRING:
         return attribute.s.decode("utf-8", "backslashreplace")[:200]
     if kind in {AttributeProto.FLOATS, AttributeProto.INTS}:
-        values = list(attribute.floats if kind == AttributeProto.FLOATS else attribute.ints)
+        values = list(helper.get_attribute_value(attribute))
         return values if len(values) <= _SHOWN else [*values[:_SHOWN], _digest(attribute)]
     if kind in {AttributeProto.GRAPH, AttributeProto.GRAPHS}:
         # Nodes of a nested graph are compared one by one.

@@ -19,7 +19,7 @@ from qaic.cli.runner.latencies import (
 from qaic.cli.runner.loop import InputMemory, Loop
 from qaic.cli.runner.network import Network, Request
 from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, require_plain_transfers, written_range
-from qaic.cli.runner.profiling import DeviceMetrics, Recording, checked_folder, statistics_of
+from qaic.cli.runner.profiling import Recording, checked_folder, device_metrics, metric_lines, statistics_of
 from qaic.cli.runner.sources import requests_of
 from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
 from qaic.model_path import missing_file
@@ -227,9 +227,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             )
         if options.stats and latencies is not None:
             reporters.enter_context(latency_reporter(latencies))
-        metrics = DeviceMetrics(inference_set) if plan.statistics else None
-        if metrics is not None:
-            reporters.enter_context(metrics)
+        metrics = reporters.enter_context(device_metrics(inference_set)) if plan.statistics else None
         recording = None
         if plan.profiles is not None and request.profiling is not None:
             recording = Recording(inference_set, request.profiling, plan.profiles, plan.statistics, progress)
@@ -257,7 +255,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             }
             write_json(options.json, result)
             print_line(f"wrote {options.json}")
-    for line in metrics.lines() if metrics else ():
+    for line in metric_lines(metrics) if metrics else ():
         print_line(line)
     differences = plan.comparer.report(progress.completed) if plan.comparer is not None else []
     for text in differences:

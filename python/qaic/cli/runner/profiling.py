@@ -8,9 +8,9 @@ are fetched at the end.
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 from qaic import _core, rt
@@ -67,35 +67,33 @@ class _Recorder(NamedTuple):
     is_stream: bool = False
 
 
-class DeviceMetrics:
-    """Device metrics of the first inferences of a run inside a ``with`` block."""
+@contextmanager
+def device_metrics(inference_set: rt.InferenceSet) -> Iterator[_core.Profiler]:
+    """Record device metrics of the first inferences of a run in the block; yields their profiler."""
+    profiler = _core.Profiler([inference_set], count=_METRIC_SAMPLES, device_stats=True)
 
-    def __init__(self, inference_set: rt.InferenceSet) -> None:
-        self._profiler = _core.Profiler([inference_set], count=_METRIC_SAMPLES, device_stats=True)
-        self._thread = threading.Thread(target=self._serve, name="qaic-runner-metrics", daemon=True)
-
-    def __enter__(self) -> None:
-        self._profiler.start()
-        self._thread.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._profiler.stop()
-        self._thread.join()
-
-    def _serve(self) -> None:
+    def serve() -> None:
         # Inferences after the last sample need no check.
-        self._profiler.wait()
-        self._profiler.stop()
+        profiler.wait()
+        profiler.stop()
 
-    def lines(self) -> list[str]:
-        """Return the lines of the report; none if nothing was measured."""
-        samples = self._profiler.drain()
-        if not samples.device_kpis(0):
-            return []
-        # The vendor's form, including spaces at the ends of lines.
-        return ["Device Performance: ", *device_report(samples, 0).splitlines()]
+    thread = threading.Thread(target=serve, name="qaic-runner-metrics", daemon=True)
+    profiler.start()
+    thread.start()
+    try:
+        yield profiler
+    finally:
+        profiler.stop()
+        thread.join()
+
+
+def metric_lines(profiler: _core.Profiler) -> list[str]:
+    """Return the lines of the report on device metrics; none if nothing was measured."""
+    samples = profiler.drain()
+    if not samples.device_kpis(0):
+        return []
+    # The vendor's form, including spaces at the ends of lines.
+    return ["Device Performance: ", *device_report(samples, 0).splitlines()]
 
 
 class Recording:
@@ -190,9 +188,7 @@ class Recording:
             self._start()
         self._thread.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._abandoned.set()
         self._ended.set()

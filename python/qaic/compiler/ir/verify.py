@@ -30,7 +30,6 @@ def verify(model: Model, after: str, *, are_types_verified: bool = True) -> None
     Weights are not in the graph. With `are_types_verified`, the element types and shapes of the model, its
     facts, its interface and the first of its specialized graphs must be those that onnx infers from nodes,
     inputs and constants. `after` names the last pass. Raises InvalidModelError if the model is invalid.
-    valid.
     """
     proto = model.proto
     domains = _domains(proto.opset_import)

@@ -19,6 +19,7 @@ from qaic.options.names import nearest
 from qaic.support.text import format_value
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 #: Values that ``json.dumps`` accepts.
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -167,19 +168,30 @@ def _limits(low: float | None, high: float | None) -> str:
     return f" of at most {high}" if high is not None else ""
 
 
-class Int(Codec[int]):
-    """A whole number; text must be decimal, may group digits with ``_``, and may have leading zeros.
+class _Number(Codec[N]):
+    """A number within limits.
 
     `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
     """
 
-    placeholder = "N"
+    noun: ClassVar[str]
 
-    def __init__(self, *, ge: int | None = None, le: int | None = None, unit: str = "") -> None:
-        self.ge = ge
-        self.le = le
+    def __init__(self, *, ge: N | None = None, le: N | None = None, unit: str = "") -> None:
+        self.ge: N | None = ge
+        self.le: N | None = le
         self.unit = unit
-        self.expected = "an integer" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
+        self.expected = self.noun + _limits(ge, le) + (f" ({unit})" if unit else "")
+
+    def is_within(self, number: N) -> bool:
+        """Return True if a number is not beyond the limits."""
+        return not ((self.ge is not None and number < self.ge) or (self.le is not None and number > self.le))
+
+
+class Int(_Number[int]):
+    """A whole number; text must be decimal, may group digits with ``_``, and may have leading zeros."""
+
+    placeholder = "N"
+    noun = "an integer"
 
     def parse(self, value: object) -> int:
         """See `Codec.parse`. Booleans and floats are refused, even whole numbers."""
@@ -196,24 +208,16 @@ class Int(Codec[int]):
                 number = operator.index(given)  # type: ignore[arg-type]  # the call is the check
             except TypeError:
                 raise self.mismatch(given) from None
-        if (self.ge is not None and number < self.ge) or (self.le is not None and number > self.le):
+        if not self.is_within(number):
             raise self.mismatch(given)
         return number
 
 
-class Float(Codec[float]):
-    """A finite number; text may be decimal or have an exponent.
-
-    `ge` and `le` are the smallest and largest accepted value; `unit` is the unit in messages.
-    """
+class Float(_Number[float]):
+    """A finite number; text may be decimal or have an exponent."""
 
     placeholder = "X"
-
-    def __init__(self, *, ge: float | None = None, le: float | None = None, unit: str = "") -> None:
-        self.ge = ge
-        self.le = le
-        self.unit = unit
-        self.expected = "a number" + _limits(self.ge, self.le) + (f" ({self.unit})" if self.unit else "")
+    noun = "a number"
 
     def parse(self, value: object) -> float:
         given = to_python(value)
@@ -228,8 +232,7 @@ class Float(Codec[float]):
                 raise self.mismatch(given) from None
         else:
             raise self.mismatch(given)
-        outside = (self.ge is not None and number < self.ge) or (self.le is not None and number > self.le)
-        if not math.isfinite(number) or outside:
+        if not math.isfinite(number) or not self.is_within(number):
             raise self.mismatch(given)
         return number
 
