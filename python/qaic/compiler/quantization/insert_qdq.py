@@ -127,12 +127,10 @@ class Inserter(GraphBuilder):
             case Scheme.ROWWISE:
                 if planned.table is not None:
                     insert_table(self, planned, planned.table)
-            case Scheme.INTEGERS:
+            case Scheme.INTEGERS | Scheme.EQUAL_INTEGERS:
                 self._insert_on_integers(planned)
             case Scheme.SAME_PARAMETERS:
                 self._insert_same_parameters(planned)
-            case Scheme.EQUAL_INTEGERS:
-                self._insert_equal_integers(planned)
             case Scheme.KERNEL:
                 if planned.weight is not None:
                     insert_kernel(self, planned, planned.weight)
@@ -187,19 +185,22 @@ class Inserter(GraphBuilder):
         self.finish(planned, last)
 
     def _insert_on_integers(self, planned: QuantizedGroup) -> None:
-        """Write an operator that moves the integers of its operand."""
+        """Write an operator that moves the integers of its operands; its results have their parameters."""
         node = self.written(planned.group.node)
-        source = self.integers(node.input[0], planned)
-        edit.replace_input_with(node, 0, source.name)
+        sources = [self.integers(node.input[position], planned) for position in operands(node)]
+        for position, source in zip(operands(node), sources, strict=True):
+            edit.replace_input_with(node, position, source.name)
+        first = sources[0]
+        if node.op_type == "Pad":
+            self._store_padding(node, first.params)
         names = [node.output[position] for position in results(node)]
         for position, name in zip(results(node), names, strict=True):
             edit.rename_output(node, position, self.fresh.make(name, "quantized"))
-            self.note_like(node.output[position], source.params.elem_type, name)
+            self.note_like(node.output[position], first.params.elem_type, name)
         self.add(node)
         for position, name in zip(results(node), names, strict=True):
-            self.publish(
-                name, QuantizedTensor(node.output[position], source.params, source.scale, source.zero)
-            )
+            result = QuantizedTensor(node.output[position], first.params, first.scale, first.zero)
+            self.publish(name, self.bounded(result, planned.group))
 
     def _insert_same_parameters(self, planned: QuantizedGroup) -> None:
         """Write an operator between DQ and Q that share scale and zero point."""
@@ -210,21 +211,6 @@ class Inserter(GraphBuilder):
         self.add(node)
         for name, raw in renamed:
             self.publish(name, self.quantized(raw, name, source.params, like=source))
-
-    def _insert_equal_integers(self, planned: QuantizedGroup) -> None:
-        """Write an operator that moves the integers of all its operands."""
-        node, output = self.written(planned.group.node), planned.group.output
-        params = planned.results[output]
-        sources = [self.integers(node.input[position], planned) for position in operands(node)]
-        for position, source in zip(operands(node), sources, strict=True):
-            edit.replace_input_with(node, position, source.name)
-        if node.op_type == "Pad":
-            self._store_padding(node, params)
-        edit.rename_output(node, 0, self.fresh.make(output, "quantized"))
-        self.note_like(node.output[0], params.elem_type, output)
-        self.add(node)
-        result = QuantizedTensor(node.output[0], params, sources[0].scale, sources[0].zero)
-        self.publish(output, self.bounded(result, planned.group))
 
     def _store_padding(self, node: onnx.NodeProto, params: QuantParams) -> None:
         """Set the padding of a Pad on integers to an integer."""
