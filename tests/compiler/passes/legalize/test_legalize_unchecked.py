@@ -522,8 +522,9 @@ def test_indices_of_what_is_not_there_are_an_error(name, is_constant, place):
         other = indices.copy()
         other.reshape(-1)[-1] = wrong
         if is_constant:
-            with pytest.raises(CompileError, match=f"an index outside the {count} {word}"):
+            with pytest.raises(CompileError, match=f"an index outside the {count} {word}") as caught:
                 lowered(model(other))
+            assert caught.value.code == "compile.contradicting_sizes"
         else:
             with pytest.raises(Exception, match=f"y .index beyond the {word}"):
                 run(whole(program), feeds | {"i": other})

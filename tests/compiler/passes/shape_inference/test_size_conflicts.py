@@ -312,6 +312,7 @@ def test_a_branch_that_the_engine_refuses_has_the_words_of_the_main_graph(depth,
 @example(operator="Range", place="constants", operand=0, how="stacked", axis=0)
 @example(operator="MultiHeadAttention", place="constants", operand=1, how="longer", axis=0)
 @example(operator="RotaryEmbedding", place="constants", operand=2, how="longer", axis=0)
+@example(operator="RotaryEmbedding", place="constants", operand=0, how="wider", axis=0)
 @example(operator="CropAndResize", place="constants", operand=1, how="longer", axis=0)
 def test_constants_that_contradict_each_other_are_refused_before_they_are_folded(
     operator, place, operand, how, axis

@@ -119,9 +119,10 @@ _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" i
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
 #: errors of inference in the engine; errors of types also concern ranks
 _INFERENCE_ERRORS: Final = re.compile("(?:Shape|Type)InferenceError")
-#: words that occur in reasons about sizes
+#: words that occur in reasons about sizes; the last three are parts that an index selects
 _ABOUT_SIZES: Final = re.compile(
-    r"(?i)(?<![a-z])(?:shapes?|dims?|dimensions?|ranks?|sizes?|lengths?|elements|channels)(?![a-z])"
+    r"(?i)(?<![a-z])(?:shapes?|dims?|dimensions?|ranks?|sizes?|lengths?|elements|channels|groups|images|rows)"
+    r"(?![a-z])"
 )
 _TOKEN: Final = re.compile(r"@(\d+)@")
 
