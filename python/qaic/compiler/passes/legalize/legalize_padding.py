@@ -6,11 +6,12 @@
   negative. The engine refuses such pools, or begins with elements behind the first one.
 * AveragePool that counts its padding reads an operand padded with zeros, if onnxruntime 1.22 counts wrongly:
   from operator set 19, it confuses the ends of two axes; before, it counts positions of a rounded-up window
-  beyond the padding.
+  beyond the padding. The same applies to padding that is not below the kernel, which every engine refuses.
 * A Reshape, which copies nothing, separates Pad from pools. Onnxruntime 1.22 would join them, and then pads a
   MaxPool with the lowest number, and counts a rounded-up window that begins in the padding differently.
-* Pools with ``ceil_mode`` in sets before 22 get padding if a window would begin behind the elements. Shape
-  inference of the engine counts this window, and the engine compares the result with the inferred sizes.
+* Pools with ``ceil_mode`` in sets before 22 get padding, or an operand without unread elements, if a window
+  would begin behind the elements. Shape inference of the engine counts this window, and the engine compares
+  the result with the inferred sizes.
 * ConvTranspose with ``output_padding`` gets the padding of the engine. Its result has the size of the operand
   times the stride, to which shape inference adds ``output_padding``.
 * ConvTranspose with an ``output_shape`` below the sizes of its operand gets explicit padding. Shape inference
@@ -143,7 +144,8 @@ def _pad_windows(node: onnx.NodeProto, dims: DimsInSets, *, is_complete: bool) -
         listed = " and ".join(str(one) for one in sets)
         raise refused_operand(node, f"sizes {listed}, which auto_pad pads differently", "one set of sizes")
     totals = [max(totals) for totals in choices]
-    if is_pool and any(total - total // 2 >= edge for total, (edge, _, _) in zip(totals, axes, strict=True)):
+    is_wide = any(total - total // 2 >= edge for total, (edge, _, _) in zip(totals, axes, strict=True))
+    if is_pool and is_wide and not counts_padding(node):
         raise refused_operand(
             node,
             f"an operand of {sets[0]}, to which auto_pad adds {totals}",
@@ -162,11 +164,31 @@ def _rounded_up(node: onnx.NodeProto, known: Sequence[Dims]) -> list[int]:
     return list(found.pop()) if len(found) == 1 else []
 
 
+def _is_below_kernel(node: onnx.NodeProto, pads: Sequence[int]) -> bool:
+    """Return True if the engine accepts the padding of a pool."""
+    kernel = attribute_of(node, "kernel_shape", list[int]())
+    return all(pad < edge for pad, edge in zip(pads, kernel * 2, strict=False))
+
+
 def _round_up(node: onnx.NodeProto, pads: Sequence[int]) -> None:
     """Replace `ceil_mode` by padding, unless the engine refuses it because it is not below the kernel."""
-    kernel = attribute_of(node, "kernel_shape", list[int]())
-    if all(pad < edge for pad, edge in zip(pads, kernel * 2, strict=False)):
+    if _is_below_kernel(node, pads):
         set_padding(node, pads)
+
+
+def _pad_operand(
+    node: onnx.NodeProto, pads: Sequence[int], guards: GuardNodes, elem_type: int, version: int
+) -> list[onnx.NodeProto]:
+    """Pad the operand of a pool with zeros, or remove elements for negative numbers; returns all nodes."""
+    half = len(pads) // 2
+    around = [0, 0, *pads[:half], 0, 0, *pads[half:]]
+    operand = guards.value(node.output[0], "padded", None, elem_type)
+    if version < _PADS_AS_INPUT:
+        guards.add("Pad", [node.input[0]], operand, pads=around)
+    else:
+        guards.add("Pad", [node.input[0], guards.constant(node.output[0], np.array(around))], operand)
+    edit.replace_input_with(node, 0, operand)
+    return [*guards.nodes, node]
 
 
 def _pad_averages(model: onnx.ModelProto, types: Mapping[str, int], dims: DimsInSets) -> dict[str, Added]:
@@ -180,7 +202,8 @@ def _pad_averages(model: onnx.ModelProto, types: Mapping[str, int], dims: DimsIn
         is_rounded_up = bool(attribute_of(node, "ceil_mode", 0))
         read = _rounded_up(node, dims(node.input[0])) if is_rounded_up else given
         is_confused = version >= _CONFUSED and len(set(given)) > 1
-        if not (is_confused or (is_rounded_up and version < _DROPPED)) or (any(given) and not read):
+        is_wrong = is_confused or (is_rounded_up and version < _DROPPED) or not _is_below_kernel(node, given)
+        if not is_wrong or (any(given) and not read):
             return [node]
         # The mean does not count padding behind the elements that a rounded-up window reads.
         counted = [max(min(pair), 0) for pair in zip(given, read, strict=False)]
@@ -188,17 +211,36 @@ def _pad_averages(model: onnx.ModelProto, types: Mapping[str, int], dims: DimsIn
         _round_up(node, [pad - own for pad, own in zip(read, counted, strict=True)])
         if not any(counted):
             return [node]
-        guards, half = GuardNodes(fresh, added, version), len(counted) // 2
-        around = [0, 0, *counted[:half], 0, 0, *counted[half:]]
-        operand = guards.value(node.output[0], "padded", None, types[node.input[0]])
-        if version < _PADS_AS_INPUT:
-            guards.add("Pad", [node.input[0]], operand, pads=around)
-        else:
-            guards.add("Pad", [node.input[0], guards.constant(node.output[0], np.array(around))], operand)
-        edit.replace_input_with(node, 0, operand)
-        return [*guards.nodes, node]
+        return _pad_operand(node, counted, GuardNodes(fresh, added, version), types[node.input[0]], version)
 
     edit.rewrite_nodes(model.graph, padded)
+    return added
+
+
+def _drop_windows(model: onnx.ModelProto, types: Mapping[str, int], dims: DimsInSets) -> dict[str, Added]:
+    """Give pools padding with which no rounded-up window begins behind the elements; returns added values."""
+    fresh, added, version = FreshNames(model.graph), dict[str, Added](), standard_version(model)
+
+    def dropped(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        if not standard(node, *_POOLS) or not rounds_up(node) or node.input[0] not in types:
+            return [node]
+        read = _rounded_up(node, dims(node.input[0]))
+        given = attribute_of(node, "pads", [0] * len(read))
+        fitting = [min(pair) for pair in zip(read, given, strict=False)]
+        if fitting == given or not read:
+            return [node]
+        if _is_below_kernel(node, read):
+            set_padding(node, read)
+            return [node]
+        # The other axes keep `ceil_mode`, and elements that no window reads are removed.
+        set_padding(node, fitting)
+        edit.add_attribute(node, helper.make_attribute("ceil_mode", 1))
+        unread = [min(pad, 0) for pad in fitting]
+        if not any(unread):
+            return [node]
+        return _pad_operand(node, unread, GuardNodes(fresh, added, version), types[node.input[0]], version)
+
+    edit.rewrite_nodes(model.graph, dropped)
     return added
 
 
@@ -229,12 +271,7 @@ def legalize_padding_pass(model: Model, _: Context) -> None:
         legalize_padding(proto, dims, is_complete=is_complete)
     model.rewrite(partial(_pad_averages, dims=dims))
     if standard_version(model.proto) < _DROPPED:
-        for node in filter(rounds_up, find_nodes(model.proto.graph.node, _POOLS)):
-            pads = _rounded_up(node, dims(node.input[0]))
-            given = attribute_of(node, "pads", [0] * len(pads))
-            # Inference counts a window that begins behind the elements.
-            if any(pad < end for pad, end in zip(pads, given, strict=False)):
-                _round_up(node, pads)
+        model.rewrite(partial(_drop_windows, dims=dims))
 
 
 def joins_in_functions(model: onnx.ModelProto) -> bool:

@@ -22,6 +22,7 @@ from qaic.compiler.ir.graph_walk import (
     read_values,
     standard,
     subgraphs,
+    windows_of,
 )
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import ShapesInSets, declared_dims, known_dims
@@ -234,6 +235,15 @@ def correct(view: onnx.ModelProto, padding: Mapping[str, list[int]]) -> None:
         if node_key(node) in padding:
             pads = padding[node_key(node)]
             if pads:
+                _widen_windows(node)
                 set_padding(node, pads)
             else:
                 edit.set_attributes(node, [item for item in node.attribute if item.name != "ceil_mode"])
+
+
+def _widen_windows(node: onnx.NodeProto) -> None:
+    """Give a pool dense windows of the same size; the engine refuses padding that is not below the kernel."""
+    axes = windows_of(node, attribute_of(node, "kernel_shape", list[int]()))
+    kept = [item for item in node.attribute if item.name not in {"dilations", "kernel_shape"}]
+    windows = [(edge - 1) * step + 1 for edge, _, step in axes]
+    edit.set_attributes(node, [*kept, helper.make_attribute("kernel_shape", windows)])
