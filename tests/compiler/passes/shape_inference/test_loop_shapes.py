@@ -3,7 +3,7 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -81,6 +81,95 @@ def test_a_loop_without_iterations_has_rows_of_the_inferred_shape(trips):
     found = run(whole(program), {"x": X})
     assert [found[spec.name].shape for spec in program.outputs] == [X.shape, (trips, *X.shape[:-1])]
     assert [spec.dims for spec in program.outputs] == [X.shape, (trips, *X.shape[:-1])]
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, "branch"]), min_size=1, max_size=4))
+def test_rows_of_nested_loops_without_iterations_have_the_inferred_shape(levels):
+    """Each level is the number of iterations of a loop, or a condition around the levels before it."""
+    nodes = [node("ReduceMean", ["x"], ["v0"], axes=[-1], keepdims=0)]
+    constants = {f"trips{count}": np.array(count) for count in (0, 1, 2)}
+    for at, level in enumerate(levels):
+        given_value, made = f"v{at}", f"v{at + 1}"
+        if level == "branch":
+            branch = helper.make_graph(nodes, f"branch{at}", [], [info(given_value, None)])
+            nodes = [
+                node("ReduceMax", ["x"], [f"most{at}"], keepdims=0),
+                node("Cast", [f"most{at}"], [f"go{at}"], to=BOOL),
+                node("If", [f"go{at}"], [made], then_branch=branch, else_branch=branch),
+            ]
+            continue
+        body = helper.make_graph(
+            [*nodes, node("Identity", [f"c{at}"], [f"d{at}"])],
+            f"body{at}",
+            [info(f"i{at}", [], INT64), info(f"c{at}", [], BOOL)],
+            [info(f"d{at}", [], BOOL), info(given_value, None)],
+        )
+        nodes = [node("Loop", [f"trips{level}", ""], [made], body=body)]
+    nodes.append(node("Identity", [f"v{len(levels)}"], ["y"]))
+    model = model_of(nodes, [info("x", X.shape)], [info("y", None)], constants.items())
+    program = lowered(model)
+    trips = [level for level in reversed(levels) if level != "branch"]
+    expected = np.broadcast_to(X.mean(-1), (*trips, *X.shape[:-1]))
+    assert [spec.dims for spec in program.outputs] == [expected.shape]
+    found = run(whole(program), {"x": X})["y"]
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@given(
+    firsts=st.integers(0, 2),
+    trips=st.integers(0, 3),
+    added=st.integers(1, 2),
+    is_stacked=st.booleans(),
+    axis=st.integers(-3, 2),
+    is_nested=st.booleans(),
+)
+def test_a_list_to_which_a_loop_appends_has_the_shape_of_a_run(
+    firsts, trips, added, is_stacked, axis, is_nested
+):
+    """Exporters write a list and its stack or concatenation as a sequence."""
+    assume(firsts or trips)
+    nodes = [node("Gather", ["x", "i"], ["row"], axis=0), node("Mul", ["row", "half"], ["t0"])]
+    nodes += [node("SequenceInsert", [f"s{at}", f"t{at}"], [f"s{at + 1}"]) for at in range(added)]
+    nodes += [node("Neg", [f"t{at}"], [f"t{at + 1}"]) for at in range(added - 1)]
+    nodes = sorted(nodes, key=lambda made: made.op_type == "SequenceInsert")
+    ends = [helper.make_tensor_sequence_value_info(name, 1, None) for name in ("s0", f"s{added}")]
+    body = helper.make_graph(
+        [*nodes, node("Identity", ["c"], ["d"])],
+        "body",
+        [info("i", [], INT64), info("c", [], BOOL), ends[0]],
+        [info("d", [], BOOL), ends[1]],
+    )
+    start = (
+        node("SequenceConstruct", ["first"] * firsts, ["e"]) if firsts else node("SequenceEmpty", [], ["e"])
+    )
+    nodes = [
+        start,
+        node("Loop", ["trips", "", "e"], ["l"], body=body),
+        node("ConcatFromSequence", ["l"], ["joined"], axis=axis, new_axis=int(is_stacked)),
+        node("Exp", ["joined"], ["y"]),
+    ]
+    if is_nested:
+        outer = helper.make_graph(
+            [*nodes, node("Identity", ["c2"], ["d2"])],
+            "outer",
+            [info("i2", [], INT64), info("c2", [], BOOL)],
+            [info("d2", [], BOOL), info("y", None)],
+        )
+        nodes = [node("Loop", ["twice", ""], ["z"], body=outer), node("Identity", ["z"], ["y"])]
+    constants = {"half": np.float32(0.5), "trips": np.array(trips), "twice": np.array(2)}
+    constants["first"] = X[1, :1]
+    model = model_of(nodes, [info("x", (3, 1, 4))], [info("y", None)], constants.items())
+    feeds = {"x": X.reshape(6, 1, 4)[:3]}
+    try:
+        expected = run(model, feeds)["y"]
+    except Exception:  # noqa: BLE001 - the engine has no exception type of its own
+        with pytest.raises(CompileError):
+            lowered(model)
+        return
+    program = lowered(model)
+    assert [spec.dims for spec in program.outputs] == [expected.shape]
+    np.testing.assert_array_equal(run(whole(program), feeds)["y"], expected)
 
 
 @pytest.mark.parametrize("is_captured", [False, True])

@@ -22,7 +22,7 @@ from qaic.compiler.ir.graph_edits import clear_dim, clear_shape, clone, replace_
 from qaic.compiler.ir.graph_walk import nodes_of, standard
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Context, Model, compiler_pass
-from qaic.compiler.ir.value_info import agree, collect_types, dims_of, shapes_in
+from qaic.compiler.ir.value_info import agree, collect_types, dims_of
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.shape_inference import engine_shapes, loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred, inferred_alone
@@ -234,7 +234,7 @@ def infer_shapes_pass(model: Model, context: Context) -> None:
             _refuse_conflicts(model, in_branches=True)
         for specialized_model, sizes in zip(model.specialized, model.symbol_sizes, strict=False):
             symbols.check_outputs(specialized_model, context.options.output_shapes, sizes)
-        loop_shapes.declare_rows(model.proto.graph, shapes_in(*model.specialized))
+        loop_shapes.declare_rows(model.proto.graph, model.specialized, engine_shapes.inferred_body)
         # Types are the same in every set of shapes.
         types = collect_types(model.specialized[0])
         model.facts = replace(model.facts, types=types, specialized=model.specialized)

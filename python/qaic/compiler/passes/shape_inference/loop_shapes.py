@@ -25,7 +25,9 @@ from qaic.compiler.ir.graph_walk import (
     windows_of,
 )
 from qaic.compiler.ir.shape_arithmetic import computed_values
-from qaic.compiler.ir.value_info import ShapesInSets, declared_dims, known_dims
+from qaic.compiler.ir.value_info import declared_dims, known_dims
+from qaic.compiler.passes.shape_inference import sequence_shapes
+from qaic.errors import CompileError
 
 Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
@@ -34,15 +36,17 @@ _COUNT, _CONDITION, _STATES = 0, 1, 2
 
 
 def complete(found: onnx.ModelProto, infer: Infer) -> bool:
-    """Add the shapes of the results of loops; changes `found`.
+    """Add the shapes of the results of loops, and of branches that contain loops; changes `found`.
 
     Inputs have fixed shapes. Returns True if a shape was added.
     """
     learned = False
+    loops: dict[str, tuple[onnx.ModelProto, int | None]] = {}
     declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
     for node, _, body, is_stable in bodies(found, infer):
         states = len(node.input) - _STATES
         trips = _trips(found, node, body)
+        loops[node_key(node)] = (body, trips)
         for at, (name, result) in enumerate(zip(node.output, body.graph.output[1:], strict=False)):
             dims = known_dims(result)
             own = declared.get(name)
@@ -58,22 +62,73 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
             edit.redescribe(value, described)
             edit.set_shape(value, dims if at < states else (trips, *dims))
             learned = True
+    for node in found.graph.node:
+        results = [declared.get(name) for name in node.output] if standard(node, "If") else []
+        if any(value is not None and known_dims(value) is None for value in results):
+            learned |= _complete_branches(results, _branches(found, node, infer))
+    return sequence_shapes.complete(found, loops) or learned
+
+
+def _branches(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> list[onnx.ModelProto]:
+    """Infer the branches of an If; [] if one does not fit, because this branch may never run."""
+    try:
+        return list(nested(found, node, infer))
+    except CompileError:
+        return []
+
+
+def _complete_branches(
+    results: Sequence[onnx.ValueInfoProto | None], branches: Sequence[onnx.ModelProto]
+) -> bool:
+    """Give the results of an If the shapes that both branches have; returns True if a shape was added."""
+    learned = False
+    for at, value in enumerate(results):
+        found = {known_dims(branch.graph.output[at]) for branch in branches}
+        dims = found.pop() if len(found) == 1 else None
+        is_open = value is not None and value.type.HasField("tensor_type") and known_dims(value) is None
+        if value is not None and is_open and dims is not None:
+            edit.set_shape(value, dims)
+            learned = True
     return learned
 
 
-def declare_rows(graph: onnx.GraphProto, shapes: ShapesInSets) -> None:
-    """Declare the shapes of rows in the bodies of loops; changes `graph`.
+def declare_rows(graph: onnx.GraphProto, forms: Sequence[onnx.ModelProto], infer: Infer) -> None:
+    """Declare the shapes of rows in the bodies of loops, also of nested ones; changes `graph`.
 
-    For a loop without iterations, the engine reads the shapes of its results from these declarations.
-    `shapes` returns the shapes of a value in all sets.
+    For a loop without iterations, the engine reads the shapes of its results from these declarations. `forms`
+    are the inferred forms of the graph, one for each set of shapes.
     """
+    if not any(_open_rows(node) for node in all_nodes(graph.node)):
+        return
+    loops = [{node_key(node): body for node, _, body, _ in bodies(form, infer)} for form in forms]
+    makers = [producers(form.graph.node) for form in forms]
     for node in graph.node:
-        states = len(node.input) - _STATES
-        for body in subgraphs(node) if standard(node, "Loop") else ():
-            for name, row in zip(node.output[states:], body.output[1 + states :], strict=False):
-                rows = {shape[1:] for shape in shapes(name)}
-                if len(rows) == 1 and row.type.HasField("tensor_type") and known_dims(row) is None:
-                    edit.set_shape(row, rows.pop())
+        key = node_key(node)
+        found = [
+            [loop[key]] if key in loop else list(nested(form, made[key], infer))
+            for form, loop, made in zip(forms, loops, makers, strict=True)
+            if any(subgraphs(node))
+        ]
+        for at, row in _open_rows(node).items():
+            rows = {known_dims(body.graph.output[at]) for (body,) in found}
+            dims = rows.pop() if len(rows) == 1 else None
+            if dims is not None:
+                edit.set_shape(row, dims)
+        for at, inner in enumerate(subgraphs(node)):
+            declare_rows(inner, [inferred[at] for inferred in found], infer)
+
+
+def _open_rows(node: onnx.NodeProto) -> dict[int, onnx.ValueInfoProto]:
+    """Map the positions of rows in the body of a Loop to those that declare no shape."""
+    if not standard(node, "Loop"):
+        return {}
+    first_row = 1 + len(node.input) - _STATES
+    return {
+        at: row
+        for body in subgraphs(node)
+        for at, row in enumerate(body.output)
+        if at >= first_row and row.type.HasField("tensor_type") and known_dims(row) is None
+    }
 
 
 def bodies(
