@@ -68,6 +68,19 @@ def test_nodes_that_the_model_quantizes_keep_its_numbers(unit):
         np.testing.assert_allclose(session.run(feeds)["y"], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("more", [[], [node("Gelu", ["y"], ["g"], domain="com.microsoft")]])
+def test_a_model_without_other_nodes_is_told_that_it_is_quantized(more, caplog):
+    model = quantized_model(UNITS["Conv"])
+    for made in more:
+        model.graph.node.append(made)
+        model.graph.output[0].name = made.output[0]
+    lowered(model, convert_to_quantize=True, calibration_data=[{"x": np.zeros(SHAPE, np.float32)}])
+    is_told = (
+        "nodes that the model itself quantizes keep their integers, and the model has no other" in caplog.text
+    )
+    assert is_told is not bool(more)
+
+
 def test_nodes_behind_an_integer_input_are_quantized():
     """Dequantized inputs, such as pictures, are no sign that the model quantizes a node."""
     nodes = [

@@ -31,7 +31,7 @@ from qaic.compiler.ir.graph_edits import plain
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.compiler.ir.interface import TensorSpec
 from qaic.compiler.ir.model import Context, Model, SideFile, compiler_pass
-from qaic.compiler.ir.precision import INTEGERS
+from qaic.compiler.ir.precision import INTEGERS, Classification, FloatReason
 from qaic.compiler.ir.quantization import CalibrationProfile
 from qaic.compiler.passes.assign_precision import decide
 from qaic.compiler.passes.emulation.upcast_float16 import upcast_float16_pass
@@ -211,7 +211,7 @@ def _loaded(graph: Model, options: CompileOptions, file: InputFileContent) -> Ca
             "load_profile: the profile belongs to another graph; entries for equal tensor names are used",
         )
     profile = found.bind(graph.proto.graph)
-    _complete(profile, choose(graph, _float_nodes(graph, options)), "load_profile", file)
+    _complete(profile, choose(graph, _float_nodes(_decided(graph, options))), "load_profile", file)
     return profile
 
 
@@ -252,22 +252,29 @@ def _complete(
 def _measured(graph: Model, context: Context, *, with_histograms: bool) -> CalibrationProfile:
     options = context.options
     source = source_of(graph, options)
-    chosen = choose(graph, _float_nodes(graph, options))
+    decided = _decided(graph, options)
+    chosen = choose(graph, _float_nodes(decided))
     if not chosen.inputs and not chosen.results:
-        warn(
-            "calibration.nothing_to_measure",
-            f"{source.option}: the model has no tensors that can be quantized",
-        )
+        what = "the model has no tensors that can be quantized"
+        if FloatReason.QUANTIZED in decided.reasons.values():
+            what = (
+                "nodes that the model itself quantizes keep their integers, and the model has no other "
+                "tensors that can be quantized"
+            )
+        warn("calibration.nothing_to_measure", f"{source.option}: {what}")
         return CalibrationProfile()
     found = collect(graph, context, chosen, source, with_histograms=with_histograms)
     return CalibrationProfile({name: found[at] for name, at in chosen.same.items() if at in found})
 
 
-def _float_nodes(graph: Model, options: CompileOptions) -> set[str]:
+def _decided(graph: Model, options: CompileOptions) -> Classification:
+    """Return the precision of each node if all ranges are known."""
+    return decide(graph.proto, graph.facts, options, graph.facts.types.keys(), tell=False)
+
+
+def _float_nodes(decided: Classification) -> set[str]:
     """Collect the nodes that stay in floating point for any range."""
-    profiled = graph.facts.types.keys()
-    classes = decide(graph.proto, graph.facts, options, profiled, tell=False).classes
-    return {key for key, chosen in classes.items() if chosen not in INTEGERS}
+    return {key for key, chosen in decided.classes.items() if chosen not in INTEGERS}
 
 
 def source_of(graph: Model, options: CompileOptions) -> SampleSource:
