@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+from compiler_oracle import info, model_of, run
+from qaic.compiler.diagnostics.messages import recorded
 
 node = helper.make_node
 SHAPE = (1, 4, 6, 6)
@@ -334,3 +336,83 @@ def test_a_product_that_reads_unlike_values_is_named(caplog):
         compiled(nodes, {"size": 1e4, "choice": CHOICE, "k": np.ones((2, 4, 1, 1))})
     assert "Where 'c' combines values with ranges too different" in caplog.text
     assert "'y' reads them" in caplog.text
+
+
+def equalized(kind, origin, spread, rng):
+    """Build a model whose inputs have sizes between 1 and 10^spread, and weights that equalize them."""
+    sizes = 10 ** rng.permutation(np.linspace(0, spread, 8))
+    is_matrix = kind in {"Gemm", "MatMul"}
+    origin = "product" if is_matrix and origin == "MaxPool" else origin
+    shape = {"Gemm": (40, 8), "MatMul": (4, 10, 8)}.get(kind, (1, 8, 6, 6))
+    feeds = {"x": rng.standard_normal(shape).astype(np.float32)}
+    nodes, constants, last = [], {}, "x"
+    if origin == "input":
+        feeds["x"] *= (sizes if is_matrix else sizes[:, None, None]).astype(np.float32)
+    else:
+        constants["k"] = rng.standard_normal((8, 8)) * sizes
+        if not is_matrix:
+            constants["k"] = constants["k"].T[..., None, None]
+        nodes.append(node("MatMul" if is_matrix else "Conv", ["x", "k"], ["p"]))
+        more = {"kernel_shape": [2, 2]} if origin == "MaxPool" else {}
+        nodes.append(node("Identity" if origin == "product" else origin, ["p"], ["u"], **more))
+        last = "u"
+    weight = rng.standard_normal((8, 8)) / sizes
+    attributes = {}
+    if is_matrix:
+        attributes = {"alpha": 0.5} if kind == "Gemm" else {}
+        weight = weight.T
+    elif kind == "Conv":
+        weight = weight[..., None, None]
+    elif kind == "ConvTranspose":
+        weight = weight.T[..., None, None]
+    else:
+        attributes = {"group": 8}
+        weight = rng.standard_normal((8, 1, 3, 3)) / sizes[:, None, None, None]
+    op_type = kind.removeprefix("depthwise ")
+    constants |= {"w": weight, "shift": rng.standard_normal(1)}
+    nodes += [node(op_type, [last, "w"], ["q"], **attributes), node("Add", ["q", "shift"], ["y"])]
+    return model_of(
+        nodes,
+        [info("x", shape)],
+        [info("y", None)],
+        [(name, np.float32(value)) for name, value in constants.items()],
+    ), feeds
+
+
+KINDS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "depthwise Conv", "depthwise ConvTranspose"]
+ORIGINS = ["input", "product", "LeakyRelu", "MaxPool"]
+PER_CHANNEL = {"convert_to_quantize": True, "enable_channelwise": True, "enable_rowwise": True}
+
+
+def compiled_with(model, feeds, **more):
+    """Compile to int8; returns the SQNR and the nodes that the warning about small inputs names."""
+    with recorded() as found, qaic.Session(model, calibration_data=[feeds], **PER_CHANNEL, **more) as session:
+        result = np.array(session.run(feeds)["y"])
+    named = [item.nodes for item in found.items if item.code == "quantization.magnified_inputs"]
+    return sqnr(run(model, feeds)["y"], result), list(*named)
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    origin=st.sampled_from(ORIGINS),
+    spread=st.floats(0, 6),
+    seed=st.integers(0, 1000),
+)
+def test_weights_that_magnify_small_inputs_are_named_with_the_nodes_that_keep_these(
+    kind, origin, spread, seed
+):
+    """One step for all inputs hides the small ones, to which the weights give the same part of results."""
+    model, feeds = equalized(kind, origin, spread, np.random.default_rng(seed))
+    before, named = compiled_with(model, feeds)
+    assert before > 12 or named
+    if named:
+        after, others = compiled_with(model, feeds, node_precision_info_file={"FP32NodeInstanceNames": named})
+        assert after > max(before, 30)
+        assert not others
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_of_inputs_of_similar_size_are_not_named(kind, origin):
+    for seed in range(3):
+        assert not compiled_with(*equalized(kind, origin, 0.5, np.random.default_rng(seed)))[1]

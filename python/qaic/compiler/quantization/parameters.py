@@ -275,7 +275,7 @@ def plan_weight(
     node = group.node
     weight = constants.weight(node.input[1])
     channel_axis, channels = output_channels(node, weight.dims)
-    factors, bias = _affine(group, constants, channels)
+    factors, bias = affine(group, constants, channels)
     values = constants.read(weight.name)
     if channel_axis is None:
         factors = None
@@ -283,7 +283,7 @@ def plan_weight(
         values = multiplied(values, factors, channel_axis)
     # Parameters from a file for a weight do not apply to its product with factors.
     fixed = parameters.fixed(weight.name, precision) if factors is None else None
-    along = channel_axis if _per_channel(node, options) else None
+    along = channel_axis if is_per_channel(node, options) else None
     scales, offset, axis = _choose(
         node, values, channel_axis, parameters, fixed=fixed, along=along, precision=precision
     )
@@ -306,7 +306,7 @@ def output_channels(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | 
     return (1 if len(dims) == 2 else None), dims[-1]
 
 
-def _affine(
+def affine(
     group: Group, constants: ConstantReader, channels: int
 ) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.float32] | None]:
     """Collect the operations of a group on its sums of products.
@@ -377,7 +377,8 @@ def _check_axis(node: onnx.NodeProto, rank: int, channel_axis: int, axis: int | 
     )
 
 
-def _per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
+def is_per_channel(node: onnx.NodeProto, options: CompileOptions) -> bool:
+    """Return True if each output channel of a weight gets a scale, if they are one axis."""
     return options.enable_channelwise if node.op_type in _CONVOLUTIONS else options.enable_rowwise
 
 

@@ -114,7 +114,7 @@ class _Planner:
     def run(self) -> QuantizationPlan:
         plan = QuantizationPlan(nested=_nested(self.of.graph))
         groups = list(find_groups(self.of))
-        small = SmallValues(self.of, groups, self.options.quantization_precision)
+        small = SmallValues(self.of, groups, self.options)
         for group in groups:
             kind = self.classes.get(node_key(group.node))
             self.precision = "Int16" if kind is PrecisionClass.INT16 else "Int8"

@@ -2,22 +2,25 @@
 
 Integers have the same step for all values of a tensor. That step is too coarse for scores next to pixels,
 also if one product computes both, for scores with a mask of -10000, and for operands that a logarithm or a
-quotient magnifies.
+quotient magnifies. If the weights of a product magnify small inputs, the product stays quantized with a
+warning, because products need most of the time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from qaic.compiler.diagnostics.messages import listing, warn
 from qaic.compiler.ir.constants.in_graph import read_array
 from qaic.compiler.ir.elem_types import FLOAT, NARROW_FLOATS, OF_NUMPY
-from qaic.compiler.ir.graph_walk import behind, node_key, producers, standard
-from qaic.compiler.ir.precision import INTEGERS, FloatReason, PrecisionClass, selected_inputs
+from qaic.compiler.ir.graph_walk import attribute_of, behind, node_key, producers, standard
+from qaic.compiler.ir.precision import INTEGERS, FloatReason, selected_inputs
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
-from qaic.compiler.quantization.parameters import FloatGraph, output_channels
+from qaic.compiler.quantization.parameters import FloatGraph, affine, has_constant_kernel, is_per_channel
+from qaic.options.table import CompileOptions
 
 #: fewest levels of a common scale for the values of one operand or result
 _LEAST_LEVELS: Final = 16
@@ -27,6 +30,10 @@ _LEAST_LEVELS_OF_SUM: Final = 2
 #: operators whose results each come from one operand
 _JOINING: Final = ("Concat", "Max", "Min", "Pad", "Scatter", "ScatterElements", "ScatterND", "Where")
 _SUMMING: Final = ("Add", "Sub")
+#: part of the channels of a product that may lose small inputs; channels without a signal have large weights
+_CHANNELS_WITHOUT_SIGNAL: Final = 1 / 16
+#: most names of nodes in a message that can be pasted
+_MOST_NAMES: Final = 20
 #: operators that read a part of their operand
 _PICKING: Final = ("Gather", "Slice", "Split")
 
@@ -42,34 +49,39 @@ _LARGEST_STEP: Final = 1 / 16
 
 #: operators whose small results come from small operands, if no operand is negative
 _PROPORTIONAL: Final = VALUE_PRESERVING | {
-    *("Abs", "Add", "AveragePool", "Clip", "Concat", "GlobalAveragePool", "Identity", "Max", "Min", "Mul"),
-    *("Pow", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Sqrt"),
+    *("Abs", "Add", "AveragePool", "Celu", "Clip", "Concat", "Elu", "Gelu", "GlobalAveragePool"),
+    *("HardSwish", "Identity", "LeakyRelu", "Max", "Min", "Mish", "Mul", "PRelu", "Pow", "ReduceMax"),
+    *("ReduceMean", "ReduceSum", "Relu", "Selu", "Sqrt"),
 }
 
 
 class SmallValues:
     """Finds the nodes of a graph that would lose small values.
 
-    Nothing is rounded inside a group. `precision` is ``Int8`` or ``Int16``.
+    Nothing is rounded inside a group.
     """
 
-    def __init__(self, of: FloatGraph, groups: Sequence[Group], precision: str) -> None:
+    def __init__(self, of: FloatGraph, groups: Sequence[Group], options: CompileOptions) -> None:
         nodes = of.graph.node
-        self._constants, self._parameters, self._precision = of.constants, of.parameters, precision
+        self._constants, self._parameters, self._classes = of.constants, of.parameters, of.classes
+        self._options, self._precision = options, options.quantization_precision
         self._makers = producers(nodes)
         self._group_of = {node_key(node): group for group in groups for node in group.nodes}
         #: node that stays in floating point, by first output -> reason
         self._reasons: dict[str, FloatReason] = {}
+        #: quantized products whose weights magnify small inputs -> the nodes that would have to stay in float
+        self._magnifying: dict[str, list[str]] = {}
         #: quantized products that read joined values -> the node that joins these
         self._flattened: dict[str, onnx.NodeProto] = {}
         self._equalized = {name for node in nodes if node.op_type in _EQUALIZING for name in node.input}
         joined: dict[str, onnx.NodeProto] = {}
         for node in nodes:
-            self._keep_joined(node, joined, of.classes)
+            self._keep_joined(node, joined)
         for node in nodes:
             self._keep_picked(node)
             self._keep_magnified(node)
             self._keep_scaled(node)
+            self._note_magnified(node)
             self._keep_phase(node)
         read = {name for node in nodes for name in node.input}
         for name in self._makers.keys() - read:
@@ -81,7 +93,7 @@ class SmallValues:
         return next((self._reasons[key] for key in keys if key in self._reasons), None)
 
     def report(self) -> None:
-        """Report the joined values that products read with one scale."""
+        """Report quantized products that read values which are small compared with others."""
         joined = {node_key(node): node.op_type for node in self._flattened.values()}
         if joined:
             named = sorted(f"{op_type} {key!r}" for key, op_type in joined.items())
@@ -94,10 +106,27 @@ class SmallValues:
                 "point, and `openqaic accuracy MODEL --to int8` shows the effect",
                 nodes=sorted(joined),
             )
+        magnifying = [
+            key
+            for key, nodes in self._magnifying.items()
+            if any(name not in self._reasons and self._classes.get(name) in INTEGERS for name in nodes)
+        ]
+        if magnifying:
+            wanted = list(dict.fromkeys(name for key in magnifying for name in self._magnifying[key]))
+            lists = f"FP32NodeInstanceNames: [{', '.join(wanted)}]"
+            if len(wanted) > _MOST_NAMES:
+                lists = "`--target 'sqnr>=25' --find FILE` of this command writes them"
+            warn(
+                "quantization.magnified_inputs",
+                f"quantization: the weights of {listing(magnifying)} magnify inputs that are small compared "
+                "with others, so one scale leaves them few levels, and the results lose most of their "
+                "precision; `openqaic accuracy MODEL --to int8` shows the effect, and "
+                "node_precision_info_file keeps the nodes that compute and read such inputs in floating "
+                f"point ({lists})",
+                nodes=wanted,
+            )
 
-    def _keep_joined(
-        self, node: onnx.NodeProto, joined: dict[str, onnx.NodeProto], classes: Mapping[str, PrecisionClass]
-    ) -> None:
+    def _keep_joined(self, node: onnx.NodeProto, joined: dict[str, onnx.NodeProto]) -> None:
         """Keep a node that joins values of different ranges, or its readers except products."""
         origin = next((joined[name] for name in node.input if name in joined), None)
         if origin is None and self._joins_unlike(node):
@@ -105,7 +134,7 @@ class SmallValues:
         if origin is None:
             return
         if node.op_type in WEIGHTED:
-            if classes.get(node_key(node)) in INTEGERS:
+            if self._classes.get(node_key(node)) in INTEGERS:
                 self._flattened[node_key(node)] = origin
             return
         self._reasons[node_key(node)] = FloatReason.UNLIKE_RANGES
@@ -173,11 +202,7 @@ class SmallValues:
             name = operands[0]
         if maker is None or not standard(maker, *WEIGHTED) or not self._constants.is_float(maker.input[1]):
             return
-        weight = self._constants.read(maker.input[1])
-        axis, _ = output_channels(maker, weight.shape)
-        if axis is None:
-            return
-        norms = np.sqrt(np.square(np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)).sum(axis=1))
+        norms = _norms(_channels(maker, self._constants.read(maker.input[1])))
         needed = norms.max(initial=0) * _LEAST_LEVELS_OF_SUM / (255 if self._precision == "Int8" else 65535)
         if np.isfinite(needed) and ((norms > 0) & (norms < needed)).any():
             for node in path:
@@ -221,6 +246,38 @@ class SmallValues:
             if is_hidden:
                 self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
 
+    def _note_magnified(self, node: onnx.NodeProto) -> None:
+        """Note a product whose weights magnify small inputs that a step of inputs or weights would hide."""
+        group = self._group_of[node_key(node)]
+        is_product = standard(node, *WEIGHTED) and node is group.node and not group.function
+        if not is_product or self._classes.get(node_key(node)) not in INTEGERS:
+            return
+        value, found = node.input[0], self._parameters.profile(node.input[0])
+        is_measured = self._parameters.profiled(group.output)
+        if found is None or not is_measured or not has_constant_kernel(node, self._constants):
+            return
+        weight = _channels(node, self._constants.read(node.input[1]))
+        factors, _ = affine(group, self._constants, len(weight))
+        sizes = 1.0 if factors is None else np.abs(factors)
+        norms = _norms(weight) * sizes
+        if not weight.size or not np.isfinite(norms).all():
+            return
+        largest = self._size(group.output) / _LEAST_LEVELS
+        norm = _typical_largest(norms)
+        extents = np.maximum(weight.max(axis=1), -weight.min(axis=1)) * sizes
+        extent = _typical_largest(extents) if is_per_channel(node, self._options) else float(extents.max())
+        step, _ = self._parameters.constant(-extent, extent, self._precision)
+        reach = max(-found.minimum, found.maximum)
+        if max(self._step(value) * norm, step * reach) <= largest:
+            return
+
+        def is_coarse(name: str) -> bool:
+            # Without the error of the weights, half of this error is as much.
+            return not self._parameters.profiled(name) or self._step(name) * norm > largest / 2
+
+        makers = [node_key(maker) for maker in self._makers_of([value], is_coarse)]
+        self._magnifying[node_key(node)] = [*reversed(makers), *map(node_key, group.nodes)]
+
     def _shifted(self, name: str, group: Group) -> str:
         """Return the value from which a value of a group differs only by constants."""
         while self._group_of.get(name) is group and standard(self._makers[name], "Add", "Sub"):
@@ -234,16 +291,21 @@ class SmallValues:
         """Keep a node that magnifies values, and the producers of those that are small."""
         if names:
             self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
-        seen = set[str]()
-        while names:
-            name = names.pop()
+        for maker in self._makers_of(names, is_small):
+            self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
+
+    def _makers_of(self, names: list[str], is_small: Callable[[str], bool]) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes that compute small values, and those that pass on small operands."""
+        pending, seen = list(names), set[str]()
+        while pending:
+            name = pending.pop()
             maker = self._makers.get(name)
             if maker is None or name in seen or not is_small(name):
                 continue
             seen.add(name)
-            self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
+            yield maker
             if maker.op_type in _PROPORTIONAL or self._has_positive_weight(maker):
-                names.extend(maker.input)
+                pending.extend(maker.input)
 
     def _keep_phase(self, node: onnx.NodeProto) -> None:
         """Keep the producers of a sine's or exponential function's operand if its steps would be large."""
@@ -310,3 +372,25 @@ class SmallValues:
             return 0.0
         params = self._parameters.of_range(name, self._precision)
         return params.scale * (params.limits[1] - params.limits[0])
+
+
+def _channels(node: onnx.NodeProto, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Arrange the weight of a product as one row for each output channel."""
+    if node.op_type == "ConvTranspose":
+        groups = attribute_of(node, "group", 1)
+        weight = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1).swapaxes(1, 2)
+        return weight.reshape(groups * weight.shape[1], -1)
+    if node.op_type == "Conv" or (node.op_type == "Gemm" and attribute_of(node, "transB", 0)):
+        return weight.reshape(len(weight), -1)
+    return weight.swapaxes(-1, -2).reshape(-1, weight.shape[-2])
+
+
+def _norms(weight: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the norm of each row."""
+    squares: npt.NDArray[np.float64] = np.einsum("ij,ij->i", weight, weight, dtype=np.float64)
+    return np.sqrt(squares)
+
+
+def _typical_largest(numbers: npt.NDArray[np.float64]) -> float:
+    """Return the largest number without a small part of the numbers."""
+    return float(np.sort(numbers)[-1 - int(len(numbers) * _CHANNELS_WITHOUT_SIGNAL)])
