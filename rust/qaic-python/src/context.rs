@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::marker::Ungil;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
-use qaic_runtime::device::cpu::{self, Engine, custom_ops, libraries_of_package};
+use qaic_runtime::device::cpu::{self, Engine, TrialInput, custom_ops, libraries_of_package};
 use qaic_runtime::device::{
     Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory, named_engine,
 };
@@ -199,6 +201,32 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
         .hint("export the model with another operator set, or replace the named operator")
         .build()),
     })
+}
+
+/// Loads a small model in the engine of the `cpu` device, and runs it once if `inputs` is given: name, dtype, dims, and
+/// the bytes of the element that fills the input. Returns the engine's code and message if it refuses the model.
+///
+/// Blocking, without the interpreter lock; Ctrl-C ends it.
+#[pyfunction]
+pub(crate) fn try_model(
+    py: Python<'_>,
+    model: PyBackedBytes,
+    inputs: Option<Vec<(String, String, Vec<i64>, Vec<u8>)>>,
+    outputs: Vec<String>,
+) -> PyResult<Option<(i32, String)>> {
+    let input = |(name, dtype, dims, element): (_, String, _, _)| {
+        let dtype = serde_json::from_value(dtype.into());
+        dtype.map(|dtype| TrialInput { name, dtype, dims, element })
+    };
+    let inputs: Option<Vec<_>> = inputs
+        .map(|inputs| inputs.into_iter().map(input).collect())
+        .transpose()
+        .map_err(|error: serde_json::Error| PyValueError::new_err(error.to_string()))?;
+    let candidates = engine_candidates(py)?;
+    cancellable_load(py, move |token| {
+        cpu::try_model(&candidates, &model, inputs.as_deref(), &outputs, &token)
+    })
+    .map(|refusal| refusal.map(|refusal| (refusal.code, refusal.message)))
 }
 
 /// Writes the graph that the engine of the `cpu` device optimized for a program into an empty folder, and returns its

@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::context::{
         PyContext, allow_custom_op_library, check_program, engine_info, open_user_directory,
-        save_optimized_graph,
+        save_optimized_graph, try_model,
     };
     #[pymodule_export]
     use super::emu_control::PyEmuControl;

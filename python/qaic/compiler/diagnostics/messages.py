@@ -95,7 +95,7 @@ _BEFORE: Final = (
 )
 
 
-def engine_reason(error: Exception) -> str:
+def engine_reason(error: Exception | str) -> str:
     """Return the last part of a message, which contains the engine's reason."""
     text = str(error)
     for pattern in _BEFORE:

@@ -87,7 +87,8 @@ class _Use:
 @compiler_pass(lambda context: context.options.stored_weights)
 def store_weights_pass(model: Model, context: Context) -> None:
     """Replace products and gathers by operators that read large weights in their stored form."""
-    _Rewriter(model, context.skip).run()
+    if any(math.prod(weight.dims) >= LEAST_ELEMENTS for weight in model.weights.values()):
+        _Rewriter(model, context.skip).run()
 
 
 class _Rewriter:
@@ -396,11 +397,16 @@ def _zero_points(bits: int, zeros: Weight | None, shape: tuple[int, int]) -> npt
 @compiler_pass(lambda context: context.options.stored_weights)
 def store_packed_weights_pass(model: Model, context: Context) -> None:
     """Replace products with packed weights by operators that read the stored form."""
-    finder = _Finder(model, context.skip)
     graph = model.proto.graph
-    found = {id(node): weight for node in graph.node if (weight := finder.stored(node)) is not None}
+    products = [
+        node for node in graph.node if node.op_type == _PACKED_PRODUCT and node.domain == _ENGINE_DOMAIN
+    ]
+    if not products:
+        return
+    finder = _Finder(model, context.skip)
+    found = {id(node): weight for node in products if (weight := finder.stored(node)) is not None}
     if sum(math.prod(weight.dims) for weight in found.values()) < LEAST_IN_PROGRAM:
-        for node in graph.node:
+        for node in products:
             if id(node) in found:
                 context.skip("the weights of the program are small", node)
         return
@@ -427,8 +433,6 @@ class _Finder:
 
     def stored(self, node: onnx.NodeProto) -> Weight | None:
         """Describe the weight of a product in the layout of the kernels; None if they do not support it."""
-        if node.op_type != _PACKED_PRODUCT or node.domain != _ENGINE_DOMAIN:
-            return None
         rows, length = attribute_of(node, "N", 0), attribute_of(node, "K", 0)
         bits, group = attribute_of(node, "bits", 4), attribute_of(node, "block_size", 0)
         is_known = bits in _FORMS and group >= UNIT and group & (group - 1) == 0

@@ -1,5 +1,8 @@
 """A set of sizes compiles if and only if onnxruntime runs the user's model with these sizes."""
 
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from itertools import combinations
 
@@ -15,6 +18,7 @@ import engine_version
 import qaic
 from compiler_oracle import as_call, info, lowered, model_of, node
 from operands import ALL_CONSTANT, SCALE, ZERO, filled, integers, of_another_shape, ones
+from qaic import _core
 from qaic.compiler.passes.shape_inference import size_conflicts
 from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck
 from qaic.errors import CompileError
@@ -739,3 +743,38 @@ def test_the_check_asks_the_engine_once_for_nodes_that_are_alike(depth, sets, mo
     # Each node is visited once for each set.
     assert counts.pop("_is_asked") <= 3 * depth * checked
     assert counts == {"_answer": 3 * checked, "_suspects": checked}
+
+
+def test_the_check_of_sizes_does_not_import_the_package_of_the_engine(tmp_path):
+    """The package would load a second copy of the engine, of 45 MB."""
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["v0"]),
+        node("Expand", ["v0", "to"], ["v1"]),
+        node("Clip", ["v1", "low"], ["y"]),
+    ]
+    constants = [("w", filled(4, 3)), ("b", filled(3)), ("to", np.array([2, 1, 3])), ("low", np.float32(0))]
+    onnx.save(model_of(nodes, [info("x", [1, 4])], [info("y", None)], constants), tmp_path / "m.onnx")
+    script = "import sys, qaic; qaic.compile(sys.argv[1]); sys.exit('onnxruntime' in sys.modules)"
+    asked = [sys.executable, "-c", script, tmp_path / "m.onnx"]
+    subprocess.run(asked, check=True, cwd=tmp_path, env={**os.environ, "QAIC_CACHE_DIR": str(tmp_path / "c")})
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "complex64", "string"])
+def test_a_trial_has_inputs_of_types_of_programs_only(dtype):
+    with pytest.raises(ValueError, match=dtype):
+        _core.try_model(b"", [("x", dtype, [1], b"\0" * 8)], ["y"])
+
+
+def test_a_trial_returns_the_code_and_the_reason_of_the_engine():
+    model = model_of(
+        [node("Add", ["x", "z"], ["y"])], [info("x", ["m"]), info("z", ["n"])], [info("y", None)]
+    )
+    content, one = model.SerializeToString(), np.float32(1).tobytes()
+    assert _core.try_model(content, None, ()) is None
+    assert _core.try_model(content, [("x", "float32", [2], one), ("z", "float32", [2], one)], ["y"]) is None
+    code, reason = _core.try_model(content, [("x", "float32", [2], one), ("z", "float32", [3], one)], ["y"])
+    assert code
+    assert "Add" in reason
+    code, reason = _core.try_model(b"no model", None, ())
+    assert code
+    assert reason

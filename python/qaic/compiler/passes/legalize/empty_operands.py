@@ -189,6 +189,8 @@ def drop_empty_operands(model: onnx.ModelProto, types: Mapping[str, int], dims: 
     }
     for node in find_nodes(model.graph.node, COMBINING):
         known = {name: dims(name) or empty.get(name, ()) for name in (*node.input, *node.output)}
+        if not any(0 in sizes for sets in known.values() for sizes in sets):
+            continue
         result = node.output[0]
         sizes = known[result][0] if len({*known[result]}) == 1 else ()
         made = [size for size in sizes if size is not None]

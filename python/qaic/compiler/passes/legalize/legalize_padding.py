@@ -269,7 +269,8 @@ def legalize_padding_pass(model: Model, _: Context) -> None:
     is_complete = len(model.specialized) == len(model.symbol_sizes)
     for proto in (model.proto, *model.specialized):
         legalize_padding(proto, dims, is_complete=is_complete)
-    model.rewrite(partial(_pad_averages, dims=dims))
+    if any(map(counts_padding, find_nodes(model.proto.graph.node, {"AveragePool"}))):
+        model.rewrite(partial(_pad_averages, dims=dims))
     if standard_version(model.proto) < _DROPPED:
         model.rewrite(partial(_drop_windows, dims=dims))
 

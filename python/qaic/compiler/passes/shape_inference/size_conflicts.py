@@ -16,11 +16,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
+from qaic import _core
 from qaic.compiler.diagnostics.messages import engine_reason, engine_refused, refuse
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
 from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, TABLE
-from qaic.compiler.ir.engine_session import engine_session
 from qaic.compiler.ir.graph_walk import (
     ONNX_DOMAINS,
     RANDOM,
@@ -171,8 +171,8 @@ class SizeCheck:
         The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the node of the
         main graph that contains `found`, if any.
         """
-        suspects = _suspects(found)
         types, shapes = collect_types(found), collect_shapes(found)
+        suspects = _suspects(found, shapes)
         values: dict[str, NDArray[Any]] | None = None
         made = {name for node in found.graph.node if node.op_type != "Constant" for name in node.output}
         loops = {node_key(node): body for node, body, _, _ in loop_shapes.bodies(found, inferred_body)}
@@ -335,9 +335,11 @@ def _is_inferred(alone: onnx.ModelProto) -> bool:
     return collect_shapes(inferred).keys() >= {value.name for value in alone.graph.output}
 
 
-def _suspects(found: onnx.ModelProto) -> set[int]:
-    """Find the nodes of the main graph that inference refuses or leaves incomplete."""
-    shapes = collect_shapes(found)
+def _suspects(found: onnx.ModelProto, shapes: Collection[str]) -> set[int]:
+    """Find the nodes of the main graph that inference refuses or leaves incomplete.
+
+    `shapes` contains the values of known shapes.
+    """
     outputs = {value.name for value in found.graph.output}
     # A failed inference leaves a result open, unless the model declares its shape.
     if all(name in shapes for node in found.graph.node for name in node.output if name):
@@ -375,8 +377,10 @@ def _alone(
     return type(found)(ir_version=found.ir_version, opset_import=found.opset_import, graph=graph)
 
 
-#: exceptions of the engine that an operator raises when it runs
-_OF_OPERATORS: Final = frozenset({"Fail", "InvalidArgument", "RuntimeException"})
+#: the engine's codes of errors
+_FAIL, _INVALID_ARGUMENT, _RUNTIME_EXCEPTION, _NOT_IMPLEMENTED = 1, 2, 6, 9
+#: codes with which an operator ends a run
+_OF_OPERATORS: Final = frozenset({_FAIL, _INVALID_ARGUMENT, _RUNTIME_EXCEPTION})
 
 
 def _widened(value: NDArray[Any], narrow: Collection[int]) -> NDArray[Any]:
@@ -388,42 +392,35 @@ def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool
 
     `integers` contains the value of all elements of some operands.
     """
-    try:
-        session = engine_session(model.SerializeToString(), "ORT_DISABLE_ALL")
-    except Exception as error:  # noqa: BLE001 - the engine has no exception type of its own
+    content, is_compared = model.SerializeToString(), _is_compared(model.graph.node[0])
+    code, message = _core.try_model(content, None, ()) or (0, "")
+    if code:
         # Other errors may be missing kernels of nodes that the compiler rewrites later.
-        is_reason = _INFERENCE_ERRORS.search(str(error)) or (
-            _is_compared(model.graph.node[0])
-            and type(error).__name__ in _OF_OPERATORS
-            and _is_loaded(_without_sizes(model))
+        is_reason = _INFERENCE_ERRORS.search(message) or (
+            is_compared and code in _OF_OPERATORS and _is_loaded(_without_sizes(model))
         )
-        return engine_reason(error) if is_reason else ""
+        return engine_reason(message) if is_reason else ""
     if not is_run:
         return ""
     reason = ""
+    outputs = [value.name for value in model.graph.output]
     for number in (0, 1):
-        feeds = {
-            value.name: np.full(
-                [dim.dim_value for dim in value.type.tensor_type.shape.dim],
-                integers.get(value.name, number),
-                helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
-            )
-            for value in model.graph.input
-        }
+        inputs = []
+        for value in model.graph.input:
+            tensor = value.type.tensor_type
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            element = np.array(integers.get(value.name, number), dtype).tobytes()
+            dims = [dim.dim_value for dim in tensor.shape.dim]
+            inputs.append((value.name, dtype.name, dims, element))
         try:
-            session.run(None, feeds)
-        except Exception as error:  # noqa: BLE001 - as above
-            # Other exceptions concern the inputs, such as types that numpy does not support.
-            is_of_operator = type(error).__name__ in _OF_OPERATORS or (
-                type(error).__name__ == "NotImplemented" and _is_compared(model.graph.node[0])
-            )
-            if not is_of_operator or "Unexpected input data type" in str(error):
-                return ""
-            reason = reason or engine_reason(error)
-            # Older engines do not support all widths of packed weights that the compiler supports.
-            if model.graph.node[0].op_type == "MatMulNBits" and not _ABOUT_SIZES.search(reason):
-                return ""
-        else:
+            code, message = _core.try_model(content, inputs, outputs) or (0, "")
+        except ValueError:  # A trial has no inputs of these types.
+            return ""
+        if not code or not (code in _OF_OPERATORS or (code == _NOT_IMPLEMENTED and is_compared)):
+            return ""
+        reason = reason or engine_reason(message)
+        # Older engines do not support all widths of packed weights that the compiler supports.
+        if model.graph.node[0].op_type == "MatMulNBits" and not _ABOUT_SIZES.search(reason):
             return ""
     return reason
 
@@ -438,11 +435,7 @@ def _without_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_loaded(model: onnx.ModelProto) -> bool:
-    try:
-        engine_session(model.SerializeToString(), "ORT_DISABLE_ALL")
-    except Exception:  # noqa: BLE001 - as above
-        return False
-    return True
+    return _core.try_model(model.SerializeToString(), None, ()) is None
 
 
 def _reshape_reason(

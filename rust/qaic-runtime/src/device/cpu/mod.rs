@@ -25,7 +25,7 @@ pub use device::{check_program, save_optimized};
 
 pub(crate) use device::CpuDevice;
 pub(crate) use engine::MINIMUM_VERSION;
-pub use engine::{Engine, custom_ops, libraries_of_package};
+pub use engine::{Engine, Refusal, TrialInput, custom_ops, libraries_of_package, try_model};
 #[cfg(feature = "emu")]
 pub(in crate::device) use executable::{Constants, Executable, ExecutableOptions, Parts};
 #[cfg(feature = "emu")]

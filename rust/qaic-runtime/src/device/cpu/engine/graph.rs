@@ -15,6 +15,7 @@ use super::weights::Weights;
 use super::{custom_ops, external_data, own_operators};
 use crate::device::cpu::executable::Constants;
 use crate::error::{EngineError, ErrorDetail, RuntimeError};
+use crate::process::cancellation::OnCancel;
 use crate::process::{CancellationToken, ForkGuard};
 
 /// Options for building a graph.
@@ -70,12 +71,42 @@ unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
 /// Session options, released on drop.
-struct Options {
+pub(super) struct Options {
     engine: &'static Engine,
-    raw: *mut OrtSessionOptions,
+    pub(super) raw: *mut OrtSessionOptions,
 }
 
 impl Options {
+    pub(super) fn new(
+        engine: &'static Engine,
+        threads: u32,
+        level: GraphOptimizationLevel,
+    ) -> Result<Self, String> {
+        let api = engine.api;
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is writable.
+        let status = unsafe { (api.CreateSessionOptions)(&raw mut raw) };
+        check(api, status)?;
+        let options = Self { engine, raw };
+        let threads = c_int::try_from(threads.max(1)).unwrap_or(c_int::MAX);
+        // SAFETY: the options are live.
+        let status = unsafe { (api.SetIntraOpNumThreads)(options.raw, threads) };
+        check(api, status)?;
+        // SAFETY: the options are live.
+        let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
+        check(api, status)?;
+        Ok(options)
+    }
+
+    /// Lets `token` end the creation of a session with these options until the result is dropped.
+    pub(super) fn cancelled_by<'a>(
+        &self,
+        token: &'a CancellationToken,
+    ) -> Result<OnCancel<'a>, RuntimeError> {
+        let flag = CancelFlag { engine: self.engine, options: self.raw };
+        token.on_cancel(Box::new(move || flag.set()))
+    }
+
     /// Adds the device's operators that a program uses. The session must not outlive the result.
     fn add_own_operators(
         &self,
@@ -104,7 +135,7 @@ impl Options {
 
 impl Drop for Options {
     fn drop(&mut self) {
-        // SAFETY: created by `Graph::build`, released once.
+        // SAFETY: created by `new`, released once.
         unsafe { (self.engine.api.ReleaseSessionOptions)(self.raw) };
     }
 }
@@ -159,22 +190,11 @@ impl Graph {
         let inputs = Tensor::of_edges(&plan.inputs, &plan.variants, |variant| &variant.inputs)?;
         let outputs = Tensor::of_edges(&plan.outputs, &plan.variants, |variant| &variant.outputs)?;
 
-        let mut raw = ptr::null_mut();
-        // SAFETY: `raw` is writable.
-        let status = unsafe { (api.CreateSessionOptions)(&raw mut raw) };
-        check(api, status)?;
-        let options = Options { engine, raw };
-        let threads = c_int::try_from(settings.intra_op_threads.max(1)).unwrap_or(c_int::MAX);
-        // SAFETY: the options are live.
-        let status = unsafe { (api.SetIntraOpNumThreads)(options.raw, threads) };
-        check(api, status)?;
         let level = match settings.purpose {
             Purpose::Run => GraphOptimizationLevel::ORT_ENABLE_ALL,
             Purpose::Check => GraphOptimizationLevel::ORT_ENABLE_EXTENDED,
         };
-        // SAFETY: the options are live.
-        let status = unsafe { (api.SetSessionGraphOptimizationLevel)(options.raw, level) };
-        check(api, status)?;
+        let options = Options::new(engine, settings.intra_op_threads, level)?;
         // Workers spin for the usual time between inferences, then sleep (docs/adr/0005). All data of a graph is in
         // the container (`external_data`). The path given to the engine cannot exist, so it does not look for files
         // in the working directory.
@@ -243,9 +263,7 @@ impl Graph {
             }
         }
 
-        let flag = CancelFlag { engine, options: options.raw };
-        let guard =
-            settings.token.on_cancel(Box::new(move || flag.set())).map_err(|error| error.to_string())?;
+        let guard = options.cancelled_by(settings.token).map_err(|error| error.to_string())?;
         let mut session = ptr::null_mut();
         // SAFETY: the graph bytes are only read during the call; options and values are live.
         let status = unsafe {

@@ -191,7 +191,7 @@ pub(super) fn check(api: &OrtApi, status: OrtStatusPtr) -> Result<(), String> {
 }
 
 #[cold]
-fn take_message(api: &OrtApi, status: OrtStatusPtr) -> String {
+pub(super) fn take_message(api: &OrtApi, status: OrtStatusPtr) -> String {
     // SAFETY: the status is not null and not yet released; the text lives as long as it.
     let text = unsafe { (api.GetErrorMessage)(status.0) };
     // SAFETY: NUL-terminated, copied before the release below.

@@ -19,6 +19,8 @@ pub(super) mod protobuf;
 #[allow(unsafe_code)] // calls of the engine's C functions
 mod terminator;
 #[allow(unsafe_code)] // calls of the engine's C functions
+mod trial;
+#[allow(unsafe_code)] // calls of the engine's C functions
 mod value;
 #[allow(unsafe_code)] // tensors that refer to the constants of a program
 mod weights;
@@ -29,3 +31,4 @@ pub(super) use graph::{Graph, GraphOptions, Purpose, SavePaths};
 pub use library::Engine;
 pub(crate) use library::MINIMUM_VERSION;
 pub(in crate::device) use terminator::Terminator;
+pub use trial::{Refusal, TrialInput, try_model};
