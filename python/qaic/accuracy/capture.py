@@ -15,6 +15,7 @@ from qaic.accuracy.instrument import FIELDS, OBSERVED, REFERENCE, ZERO
 from qaic.accuracy.metrics import Histograms, OutputAccuracy, OutputSums
 from qaic.accuracy.observed import ObservedNode, Twin
 from qaic.accuracy.prepared import ModelSource, PreparedModel, prepared
+from qaic.accuracy.remedies import Calibration
 from qaic.accuracy.samples import Samples
 from qaic.compiler.backend.engine_refusal import raise_with_node
 from qaic.compiler.cache import open_cache
@@ -46,6 +47,8 @@ class Capture:
     histograms: Histograms
     #: Differences of tokens; None if the model generates none.
     decoding: DecodingAccuracy | None = None
+    #: Options of the program, for remedies; None without remedies.
+    calibration: Calibration | None = None
 
 
 class InstrumentedProgram:

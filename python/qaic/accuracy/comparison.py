@@ -13,6 +13,7 @@ from qaic.accuracy.card_outputs import CardOutputs
 from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.prepared import ModelSource, PreparedModel, named, options_among, options_of, prepared
+from qaic.accuracy.remedies import Calibration
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.reports.report import AccuracyReport
 from qaic.accuracy.samples import Samples
@@ -108,6 +109,7 @@ def compare(
                 warn_of_reports(options)
             keep = None if card is None else card.take
             measured = capture(model, options, given, tokens, keep=keep, decide=function)
+            measured.calibration = Calibration(options, needs_samples(options_of(name, wanted)))
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")
         seconds = time.monotonic() - started
         found.append(

@@ -322,21 +322,23 @@ class _Instrumenter(ObserverNodes):
         value = row.value
         real = self.named[value]
         flat = self._flat(real)
+        cut = self._cut(row, flat)
         found: dict[str, str] = {
             "elements": self._length(flat, row.size),
-            "signal": self._reduced("ReduceSumSquare", flat),
+            "signal": self._reduced("ReduceSumSquare", cut),
         }
         elements: tuple[str, ...] = ()
         deployed = value if row.is_read_directly else self._repeated(value)
         if deployed is not None:
             deployed = self._flat(deployed)
-            found["inherited"] = self._distance(deployed, flat)
+            found["inherited"] = self._distance(self._cut(row, deployed), cut)
             elements = self._elements(row, flat, deployed)
         for name, operator in (("minimum", "ReduceMin"), ("maximum", "ReduceMax")):
             found[name] = self._reduced(operator, flat)
         own = self._own(row)
         if own is not None:
-            found["own"] = self._distance(self._flat(own), flat)
+            own = self._cut(row, self._flat(own))
+            found["own"] = self._distance(own, cut)
             raw = self._before_rounding(row)
             if raw is not None:
                 raw = self._flat(raw)
@@ -344,19 +346,30 @@ class _Instrumenter(ObserverNodes):
                     # Integers clip values, which replaces a Relu before them.
                     limits = [self._number(limit) for limit in _range(row.params)]
                     raw = self._node("Clip", [raw, *limits], "clipped")
-                found["weights"] = self._distance(raw, flat)
+                found["weights"] = self._distance(self._cut(row, raw), cut)
             if row.precision.value == "fp16":
                 low, high = (self._number([[limit]]) for limit in (-_INFINITE_HALF, _INFINITE_HALF))
                 found["overflow"] = self._counted_beyond(
-                    found, low, high, row.size, lambda: self._overflows(own, flat)
+                    found, low, high, row.size, lambda: self._overflows(own, cut)
                 )
         if row.params is not None:
-            found["saturation"] = self._saturated(row, found, flat)
+            found["saturation"] = self._saturated(row, found, cut)
         self._add_ranges(row, found, real, flat)
         zero = self._number([[0.0]])
         name = self.fresh.make(value, "observed")
         self._add_node("Concat", [*(found.get(field, zero) for field in FIELDS), *elements], name, axis=1)
         return name
+
+    def _cut(self, row: ObservedNode, flat: str) -> str:
+        """Limit a value as its only readers do; the values that they cut do not matter."""
+        for limiter in row.limiters:
+            copy = clone_unnamed(limiter)
+            cut = self.fresh.make(flat, "cut")
+            rename_values([copy], {**self.named, limiter.input[0]: flat, limiter.output[0]: cut})
+            self.observers.append(copy)
+            self.flats.append(cut)
+            flat = cut
+        return flat
 
     def _own(self, row: ObservedNode) -> str | None:
         if row.kind is not Kind.ROUNDED or row.value in self.integers:
@@ -399,7 +412,7 @@ class _Instrumenter(ObserverNodes):
         """Count results that are finite in the reference but not in the deployed node."""
         infinity = self._number([[math.inf]])
         finite = self._count(self._binary("Less", self._abs(flat), infinity))
-        still = self._count(self._binary("Less", self._abs(self._flat(own)), infinity))
+        still = self._count(self._binary("Less", self._abs(own), infinity))
         return self._binary("Sub", finite, still)
 
     def _saturated(self, row: ObservedNode, found: dict[str, str], flat: str) -> str:

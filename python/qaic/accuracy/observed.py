@@ -13,6 +13,7 @@ from typing import Final
 
 import onnx
 
+from qaic.compiler.calibration.collector import limiting_readers
 from qaic.compiler.ir.constants.in_graph import constant_values, value_preserving_inputs
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import node_key, standard
@@ -53,6 +54,8 @@ class ObservedNode:
     name: str
     #: Operator.
     op_type: str
+    #: Operators of all nodes in the unit.
+    unit_operators: frozenset[str]
     #: Precision of the computation.
     precision: PrecisionClass
     #: Computation in the deployed program.
@@ -70,6 +73,8 @@ class ObservedNode:
     channel_axis: int | None
     #: Parameters of its integer form.
     params: QuantParams | None
+    #: Relu and Clip nodes, one after the other, that cut the result before any other node reads it.
+    limiters: tuple[onnx.NodeProto, ...]
     #: True if an observer may read it in the deployed graph.
     is_read_directly: bool
 
@@ -112,6 +117,8 @@ def observed_nodes(
     unseen = facts.transparent | constant_values(graph, reference.weights)
     params = {} if context.quantization is None else context.quantization.values()
     picks = value_preserving_inputs(facts.types)
+    limiting = limiting_readers(graph, reference.constants())
+    types = {name: node.op_type for node in graph.node for name in node.output}
     # The device decodes these constants from blocks.
     narrow = {name for name, weight in deployed.weights.items() if weight.blocks is not None}
     found: list[ObservedNode] = []
@@ -157,23 +164,35 @@ def observed_nodes(
                 kind = Kind.FLOAT
             sources[name] = (name,)
             shape = facts.shapes.get(name)
+            unit = tuple(dict.fromkeys((*fused, *taken, name)))
             found.append(
                 ObservedNode(
                     value=name,
                     name=titles[name][0],
                     op_type=node.op_type,
+                    unit_operators=frozenset(types[part] for part in unit if part in types),
                     precision=precision,
                     kind=kind,
                     inputs=read,
                     fused=tuple(titles[part][0] for part in (*fused, *taken)),
-                    kept_by=tuple(dict.fromkeys(titles[part][1] for part in (*fused, *taken, name))),
+                    kept_by=tuple(dict.fromkeys(titles[part][1] for part in unit)),
                     shape=shape,
                     channel_axis=_channel_axis(node, shape),
                     params=params.get(name),
+                    limiters=_limiters(name, limiting),
                     is_read_directly=is_direct,
                 )
             )
     return found
+
+
+def _limiters(value: str, limiting: Mapping[str, onnx.NodeProto]) -> tuple[onnx.NodeProto, ...]:
+    """Return the chain of limiting nodes that reads a value."""
+    found: list[onnx.NodeProto] = []
+    while value in limiting:
+        found.append(limiting[value])
+        value = limiting[value].output[0]
+    return tuple(found)
 
 
 class _Titles(dict[str, tuple[str, str]]):

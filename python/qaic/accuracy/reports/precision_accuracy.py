@@ -16,6 +16,7 @@ from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.metrics import OutputAccuracy, decibel_text
 from qaic.accuracy.observed import ObservedNode
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, masked_values, measured, reason_of
+from qaic.accuracy.remedies import names_to_keep, remedy
 from qaic.report import Prose
 from qaic.support.text import counted, percentage, three_digits
 
@@ -49,23 +50,6 @@ WRONG_DB: Final = 20.0
 GOOD_SAME: Final = 0.99
 _WRONG_SAME: Final = 0.9
 
-_REMEDIES: Final = {
-    Reason.OVERFLOW: "results pass 65504, the largest float16, and become infinite: keep the node and its "
-    "readers in float32 (FP32NodeInstanceNames of node_precision_info_file)",
-    Reason.UNDERFLOW: "results are below 2^-14, the smallest normal float16, and lose precision: keep the "
-    "node in float32, or scale its operands",
-    Reason.SATURATION: "values beyond the calibrated range are clipped: calibrate with more samples or "
-    "without shrinking (quantization_calibration=None), or keep the node in floating point",
-    Reason.CANCELLATION: "large operands cancel, and their rounding is as large as the result: keep the "
-    "node and the nodes that compute its operands in float32",
-    Reason.OUTLIER_CHANNEL: "one channel is far larger than the others and takes the range of the integers: "
-    "keep the node in float16, or use int16",
-    Reason.WEIGHTS: "its weights cause most of the error: give them one scale per channel "
-    "(enable_channelwise, enable_rowwise), or keep the node in floating point",
-    Reason.ACCUMULATION: "the node rounds a sum of many values: keep the node in float32",
-    Reason.NONE: "keep the node in float32",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Offender:
@@ -81,6 +65,9 @@ class Offender:
         Cause of the loss.
     own_sqnr_db, inherited_sqnr_db
         Errors in dB, as in `AccuracyReport.nodes`.
+    keep
+        Names for a node precision file that reduces the error: all nodes of the fused unit, and the nodes
+        next to it that would round the same values.
     remedy
         Fix, as a text.
     """
@@ -90,6 +77,7 @@ class Offender:
     reason: str
     own_sqnr_db: float
     inherited_sqnr_db: float
+    keep: tuple[str, ...]
     remedy: str
 
     def __str__(self) -> str:
@@ -220,15 +208,23 @@ class PrecisionAccuracy:
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
         chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
         if chosen is None and self.verdict in {"fair", "wrong"}:
-            pairs = [pair for pair in pairs if pair[1][1] is not Reason.MASKED]
-            with_reason = [pair for pair in pairs if pair[1][1] is not Reason.NONE]
-            chosen = min(with_reason or pairs, key=_loss, default=None)
+            lossy = [pair for pair in pairs if pair[1][1] is not Reason.MASKED]
+            with_reason = [pair for pair in lossy if pair[1][1] is not Reason.NONE]
+            chosen = min(with_reason or lossy, key=_loss, default=None)
         if chosen is None:
             return None
-        chosen = self._source(chosen)
-        node, (own, reason) = chosen
+        node, (own, reason) = chosen = self._source(chosen)
+        names = names_to_keep(
+            self._capture.nodes, [reason for _, reason in self._measured], pairs.index(chosen)
+        )
         return Offender(
-            node.name, node.op_type, reason.value, own.own_sqnr_db, own.inherited_sqnr_db, _REMEDIES[reason]
+            node.name,
+            node.op_type,
+            reason.value,
+            own.own_sqnr_db,
+            own.inherited_sqnr_db,
+            names,
+            remedy(reason, node, names, self._capture.calibration),
         )
 
     def _source(self, pair: tuple[ObservedNode, tuple[Measured, Reason]]) -> Any:
@@ -316,7 +312,8 @@ class PrecisionAccuracy:
             )
         offender = self.first_offender
         if offender is not None:
-            yield Prose(f"{self.to}: first offender is {offender}", names=(offender.name, offender.op_type))
+            names = (offender.name, offender.op_type, *offender.keep)
+            yield Prose(f"{self.to}: first offender is {offender}", names=names)
         counts: dict[str, int] = {}
         for node in self._capture.nodes:
             counts[node.precision.value] = counts.get(node.precision.value, 0) + 1

@@ -98,7 +98,7 @@ def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
     constants = model.constants()
     derived = _derived(model.proto.graph, constants)
     source = _sources(model.proto.graph, constants)
-    limited = _limited(model.proto.graph, constants)
+    limiters = limiting_readers(model.proto.graph, constants)
     inputs = [spec.name for spec in model.interface.inputs]
     chosen = ObservedTensors()
     known = set(inputs)
@@ -108,8 +108,8 @@ def choose(model: Model, float_nodes: set[str]) -> ObservedTensors:
         at = name
         while at in source and source[at] not in constants and _is_measurable(model, source[at]):
             at = source[at]
-        while at in limited and _is_measurable(model, limited[at]):
-            at = limited[at]
+        while at in limiters and _is_measurable(model, limiters[at].output[0]):
+            at = limiters[at].output[0]
         if at not in known and not _is_measurable(model, at):
             continue
         chosen.same[name] = at
@@ -139,12 +139,12 @@ def _sources(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
     }
 
 
-def _limited(graph: onnx.GraphProto, constants: set[str]) -> dict[str, str]:
-    """Map values that only a Relu, or a Clip with constant bounds, reads to its result."""
+def limiting_readers(graph: onnx.GraphProto, constants: set[str]) -> dict[str, onnx.NodeProto]:
+    """Map values that only a Relu, or a Clip with constant bounds, reads to that node."""
     count = uses(graph)
     results = {name for node in graph.node for name in node.output}
     return {
-        node.input[0]: node.output[0]
+        node.input[0]: node
         for node in graph.node
         if node.domain in STANDARD_DOMAINS
         and node.op_type in _LIMITING
