@@ -194,6 +194,7 @@ def test_command(files, capsys):
 
 
 FIND = "accuracy --to fp16 --samples samples.npz --target sqnr>=40 --find lists.yaml"
+FIND_ONE = FIND.replace("lists", "lists-fp16")
 IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
 
 
@@ -201,16 +202,16 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
     ("to", "options", "steps"),
     [
         ("fp16", [], [f"next: {FIND}"]),
-        ("mxfp6", [], ["next: compile --mxfp6-matmul"]),
+        ("mxfp6", [], ["next: bench --mxfp6-matmul"]),
         (
             "fp16,mxfp6",
             ["-o", "page.html"],
             [
-                f"next, for fp16: {FIND}",
-                "next, for mxfp6: compile --mxfp6-matmul",
+                f"next, for fp16: {FIND_ONE}",
+                "next, for mxfp6: bench --mxfp6-matmul",
             ],
         ),
-        ("fp16", IN_FLOAT32, [f"next: compile --convert-to-fp16 {'='.join(IN_FLOAT32)}"]),
+        ("fp16", IN_FLOAT32, [f"next: bench --convert-to-fp16 {'='.join(IN_FLOAT32)}"]),
         # Arrays calibrate the program, and a command line cannot contain arrays.
         (
             "int16",
@@ -223,23 +224,23 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
             "fp16,int8",
             ["--quantization-calibration", "MSE"],
             [
-                f"next, for fp16: {FIND}",
+                f"next, for fp16: {FIND_ONE}",
                 "next, for int8: accuracy --quantization-calibration=MSE --to int8 --samples samples.npz "
-                "--target sqnr>=40 --find lists.yaml",
+                "--target sqnr>=40 --find lists-int8.yaml",
             ],
         ),
         ("fp16", ["--json", "-"], []),
     ],
 )
 def test_the_next_step_fits_the_outcome(files, capsys, monkeypatch, to, options, steps):
-    """A good precision leads to a compile command, another one to a fix, with the options of the user."""
+    """A good precision leads to its speed, another one to a fix, with the options of the user."""
     monkeypatch.chdir(files)
     arguments = ["accuracy", "model.onnx", "--to", to, "--samples", "samples.npz", *options]
     assert console.run(openqaic.tool, arguments) == 0
     found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next")]
     assert [" ".join(shlex.split(line)) for line in found] == [
         step.replace(": accuracy", ": openqaic accuracy model.onnx").replace(
-            ": compile", ": openqaic compile model.onnx"
+            ": bench", ": openqaic bench model.onnx"
         )
         for step in steps
     ]
@@ -261,7 +262,7 @@ def test_command_searches(files, capsys, monkeypatch):
     target = files / "precision.yaml"
     assert run(files, "--target", "sqnr>=40", "--find", str(target)) == 0
     shown = capsys.readouterr().out
-    assert "4 of 24 units stay in float32" in shown
+    assert "4 of 24 operations stay in float32" in shown
     assert "square1" in target.read_text()
     step = shown.splitlines()[-1].removeprefix("next: ")
     assert console.run(openqaic.tool, shlex.split(step)[1:]) == 0
@@ -360,3 +361,90 @@ def test_a_head_of_one_node_whose_scores_vanish_is_wrong(op_type):
     assert output.worst_channel.is_dead
     assert (output.worst_channel.axis, output.worst_channel.index >= 4) == (1, True)
     assert "output y is wrong" in " ".join(report.sentences())
+
+
+def test_a_search_that_keeps_everything_does_not_propose_the_precision(files, capsys, monkeypatch):
+    """Regression: the next command quantized a model of which no node was left to quantize."""
+    monkeypatch.chdir(files)
+    constants = {"w": np.random.default_rng(1).standard_normal((16, 16)).astype(np.float32)}
+    nodes = [models.node("MatMul", "x w", "product"), models.node("Tanh", "product", "y")]
+    small = models.model_of(nodes, {"x": [4, 16]}, {"y": [4, 16]}, constants)
+    (files / "model.onnx").write_bytes(small.SerializeToString())
+    search = ["--samples", "samples.npz", "--find", "lists.yaml", "--aic-num-cores", "2"]
+    for to, target, expected in (
+        ("int8", "sqnr>=100", "accuracy model.onnx --aic-num-cores=2 --to fp16 --samples samples.npz"),
+        ("fp16", "sqnr>=120", "bench model.onnx --aic-num-cores=2"),
+    ):
+        words = ["accuracy", "model.onnx", "--to", to, "--target", target, *search, "--json", "plan.json"]
+        assert console.run(openqaic.tool, words) == 0
+        shown = capsys.readouterr()
+        plan = json.loads((files / "plan.json").read_text())
+        assert plan["operations"] == plan["of"]
+        assert f"no operation is left in {to}" in shown.out
+        assert shown.out.splitlines()[-1].startswith(f"next: openqaic {expected}")
+        assert "quantize" not in shown.out
+
+
+def test_results_come_before_the_next_step(files, monkeypatch):
+    """Regression: a search printed the next command before the file that the command reads."""
+    printed = []
+    monkeypatch.setattr(console, "print_text", lambda text, **_: printed.append(text))
+    target = files / "lists.yaml"
+    assert run(files, "--target", "sqnr>=40", "--find", str(target), "--json", str(files / "plan.json")) == 0
+    kinds = [line.split()[0] for line in printed]
+    assert kinds.index("wrote") < [line.startswith(("next:", "to use it")) for line in printed].index(True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "page.html"], "-o and --find exclude each other"),
+        (["--overlay", "overlay.json"], "--overlay and --find exclude each other"),
+        (["--against", "outputs"], "--against and --find exclude each other"),
+    ],
+)
+def test_a_search_refuses_options_of_a_comparison(files, capsys, monkeypatch, options, message):
+    """Regression: the files were not written, without a message."""
+    monkeypatch.chdir(files)
+    assert run(files, "--target", "sqnr>=40", "--find", "lists.yaml", *options) == console.USAGE
+    assert message in capsys.readouterr().err
+    assert not (files / "lists.yaml").exists()
+
+
+def test_a_comparison_refuses_options_of_a_search(files, capsys):
+    assert run(files, "--keep", "fp32") == console.USAGE
+    assert "--keep needs --find" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["fp16", "int8"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.npy", None),
+        ("nowhere", None),
+        ("list.txt", "missing.raw"),
+        ("list.txt", "x.npy"),
+        ("list.txt", "a,,b"),
+        ("list.txt", ""),
+        ("list.txt", "y:=x.npy"),
+        ("array.npz", None),
+    ],
+)
+def test_errors_about_samples_name_the_option_that_was_given(files, capsys, monkeypatch, to, name, content):
+    """Regression: errors named --input-list-file, and the types of Python."""
+    monkeypatch.chdir(files)
+    np.save("x.npy", np.zeros((3, 3), np.float32))
+    (files / "array.npz").write_bytes((files / "x.npy").read_bytes())
+    if content is not None:
+        (files / name).write_text(content)
+    words = ["accuracy", "model.onnx", "--to", to, "--samples", name]
+    assert console.run(openqaic.tool, words) == console.USAGE
+    message = capsys.readouterr().err
+    assert message.startswith("error: --samples")
+    for term in ("input-list", "input_list", "iterable", "dictionar", "protocol", "samples:="):
+        assert term not in message
+    # The list that calibrates keeps the name of its option.
+    (files / "calibration.txt").write_text("missing.raw")
+    words = [*words[:-1], "random", "--input-list-file", "calibration.txt"]
+    assert console.run(openqaic.tool, words) == (console.USAGE if to == "int8" else 0)
+    assert ("error: --input-list-file" in capsys.readouterr().err) is (to == "int8")

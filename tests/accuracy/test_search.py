@@ -50,7 +50,7 @@ def test_operands_that_cancel_are_found():
     model, samples, planted = models.cancelling()
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=60")
     # A product and its addend round once, and are kept together.
-    assert plan.units == 2
+    assert plan.operations == 2
     assert set(plan.nodes) == {"plain", *planted}
 
 
@@ -108,7 +108,7 @@ def test_names_in_functions_stand_for_all_calls(tmp_path):
     model, samples = models.calls_of_a_function()
     plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40")
     assert set(plan.nodes) == {"square", "mean", "deviation"}
-    assert plan.units == 3
+    assert plan.operations == 3
     file = plan.write(tmp_path / "precision.yaml")
     assert sqnr_of(model, samples, convert_to_fp16=True, node_precision_info_file=file) >= 40
 
@@ -170,7 +170,7 @@ def test_a_value_that_is_shown_reaches_the_bound_if_the_value_does(metric, bound
 
 def test_a_target_out_of_reach():
     model, samples, _ = models.overflowing((1,))
-    with pytest.raises(StateError, match=r"found 0 with all \d+ units in fp32, expected at least 1"):
+    with pytest.raises(StateError, match=r"found 0 with all \d+ operations in fp32, expected at least 1"):
         accuracy.search(model, to="fp16", samples=samples, target=f"{__name__}:nothing>=1")
 
 

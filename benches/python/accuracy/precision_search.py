@@ -86,7 +86,7 @@ def lines() -> Iterator[str]:
     )
     yield ""
     header = [
-        *("model", "precision", "target", "kept in", "units kept", "of", "samples", "before", "after"),
+        *("model", "precision", "target", "kept in", "operations kept", "of", "samples", "before", "after"),
         *("held out", "programs", "processor time", "time"),
     ]
     yield from table(header, [_told(_search(*entry)) for entry in SEARCHES])
@@ -125,7 +125,7 @@ def _search(name: str, to: str, target: str, keep: str, samples: int) -> list[st
         to,
         target.rpartition(":")[2],
         keep,
-        str(plan.units),
+        str(plan.operations),
         str(plan.of),
         str(plan.samples),
         show(plan.before),

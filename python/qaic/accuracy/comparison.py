@@ -102,7 +102,7 @@ def compare(
     for name in names:
         started = time.monotonic()
         card = None if against is None else CardOutputs(against, function)
-        with recorded() as diagnostics:
+        with recorded() as diagnostics, given.named_in_errors(compile_options):
             wanted = options_among(names, name, compile_options)
             options = compile_options_of(model, name, given, tokens, wanted)
             if not found:

@@ -1,8 +1,8 @@
 """The observed values of a comparison: values of the user's model, and their places in the deployed graph.
 
-The deployed graph contains every value of the model under its name, except values inside fused units, which
-round once at their end. Observers read a value only after its rounding. The engine does not fuse nodes there,
-so observers do not change any bit of the program.
+The deployed graph contains every value of the model under its name, except values inside fused operations,
+which round once at their end. Observers read a value only after its rounding. The engine does not fuse nodes
+there, so observers do not change any bit of the program.
 """
 
 import enum
@@ -54,17 +54,17 @@ class ObservedNode:
     name: str
     #: Operator.
     op_type: str
-    #: Operators of all nodes in the unit.
-    unit_operators: frozenset[str]
+    #: Operators of all nodes that are fused with it, and its own.
+    operators: frozenset[str]
     #: Precision of the computation.
     precision: PrecisionClass
     #: Computation in the deployed program.
     kind: Kind
     #: Observed values and model inputs from which it is computed.
     inputs: tuple[str, ...]
-    #: Names of the results inside its unit.
+    #: Names of the results inside its fused operation.
     fused: tuple[str, ...]
-    #: Names with which a node precision file keeps the unit; a name in a function body means that
+    #: Names with which a node precision file keeps all of them; a name in a function body means that
     #: value in every call.
     kept_by: tuple[str, ...]
     #: Shape of the result; -1 for a size that differs between sets of shapes, None if the rank is not known.
@@ -124,7 +124,7 @@ def observed_nodes(
     found: list[ObservedNode] = []
     #: value -> the value observed in its place
     sources: dict[str, tuple[str, ...]] = {value.name: (value.name,) for value in graph.input}
-    #: value inside a unit -> the values of the unit before it
+    #: value inside a fused operation -> the values of the operation before it
     inner: dict[str, tuple[str, ...]] = {}
     titles = _Titles(facts.original, context.names)
     for node in graph.node:
@@ -164,18 +164,18 @@ def observed_nodes(
                 kind = Kind.FLOAT
             sources[name] = (name,)
             shape = facts.shapes.get(name)
-            unit = tuple(dict.fromkeys((*fused, *taken, name)))
+            parts = tuple(dict.fromkeys((*fused, *taken, name)))
             found.append(
                 ObservedNode(
                     value=name,
                     name=titles[name][0],
                     op_type=node.op_type,
-                    unit_operators=frozenset(types[part] for part in unit if part in types),
+                    operators=frozenset(types[part] for part in parts if part in types),
                     precision=precision,
                     kind=kind,
                     inputs=read,
                     fused=tuple(titles[part][0] for part in (*fused, *taken)),
-                    kept_by=tuple(dict.fromkeys(titles[part][1] for part in unit)),
+                    kept_by=tuple(dict.fromkeys(titles[part][1] for part in parts)),
                     shape=shape,
                     channel_axis=_channel_axis(node, shape),
                     params=params.get(name),

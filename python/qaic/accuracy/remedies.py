@@ -74,16 +74,16 @@ def _options(reason: Reason, node: ObservedNode, calibration: Calibration | None
         yield "calibrate with the compared samples,"
     if reason is Reason.WEIGHTS and node.precision in INTEGERS:
         for option, operators in _BY_CHANNEL.items():
-            if node.unit_operators & operators and not getattr(options, option):
+            if node.operators & operators and not getattr(options, option):
                 yield f"give them one scale for each channel ({option}),"
 
 
 def names_to_keep(nodes: Sequence[ObservedNode], reasons: Sequence[Reason], at: int) -> tuple[str, ...]:
     """Return the names with which a node precision file removes the loss of the node at index `at`.
 
-    The names are those of all nodes in a fused unit. Readers in lower precision would round a float32 result
-    again, so the list also contains the readers, unless the loss is inside the node. For cancellation, it
-    contains the nodes that compute the operands.
+    The names are those of all nodes in a fused operation. Readers in lower precision would round a float32
+    result again, so the list also contains the readers, unless the loss is inside the node. For cancellation,
+    it contains the nodes that compute the operands.
     """
     reason = reasons[at]
     is_inside = reason is Reason.WEIGHTS or (

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +24,9 @@ from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular
 
-_EXPECTED: Final = (
-    "an iterable of dictionaries (name of an input -> array), the path of an input list, of a folder of .npz "
-    "files or of one .npz file, or 'random'"
-)
+_ARCHIVES: Final = "a folder of .npz files or one .npz file"
+_PATHS: Final = f"an input list, {_ARCHIVES}, or random"
+_OBJECTS: Final = "an iterable of dictionaries (name of an input -> array), or the path of samples"
 _RANDOM: Final = "random"
 
 
@@ -45,17 +45,22 @@ class Samples:
         if isinstance(given, str | os.PathLike):
             self._path = Path(given)
             if not self._path.exists():
-                raise _wrong(f"{str(given)!r}, which does not exist")
+                raise _wrong(f"{str(given)!r}, which does not exist", _PATHS)
+            if self._path.suffix.lower() == ".npy":
+                raise _wrong(
+                    f"{str(given)!r}, an array without the name of an input",
+                    f"{_ARCHIVES}, which numpy.savez writes with the names of inputs",
+                )
             if self._path.is_dir():
                 self._items = sorted(self._path.glob("*.npz"))
                 if not self._items:
-                    raise _wrong(f"the folder {str(given)!r} without an .npz file")
+                    raise _wrong(f"the folder {str(given)!r} without an .npz file", _PATHS)
             return
         if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
-            raise _wrong(f"a {type(given).__name__}")
+            raise _wrong(f"a {type(given).__name__}", _OBJECTS)
         self._items = given if isinstance(given, Sequence) else list(given)
         if not self._items:
-            raise _wrong("no samples")
+            raise _wrong("no samples", _OBJECTS)
 
     @property
     def path(self) -> Path | None:
@@ -73,6 +78,22 @@ class Samples:
         if self.is_random:
             return {"use_random_input_data": True}
         return {"input_list_file": self.path} if self.path is not None else {"calibration_data": self._items}
+
+    @contextmanager
+    def named_in_errors(self, given: Mapping[str, object]) -> Iterator[None]:
+        """Name the samples in errors about an input list, which the compiler reads as another option.
+
+        `given` are the compile options of the user.
+        """
+        option = "input_list_file"
+        try:
+            yield
+        except OptionError as error:
+            is_own = option not in given or error.context.get("file") == str(self._path)
+            if not is_own or not error.message.startswith(option):
+                raise
+            message = f"samples{error.message.removeprefix(option)}"
+            raise OptionError(message, code="option.samples", context=dict(error.context)) from None
 
     def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the samples in the types of the program.
@@ -97,13 +118,14 @@ class Samples:
         Raises OptionError if they are files without names, for which a model must name the inputs.
         """
         if self.path is not None or self.is_random:
-            raise _wrong(f"the input list {str(self.path)!r}" if self.path else repr(_RANDOM))
+            found = f"the input list {str(self.path)!r}" if self.path else repr(_RANDOM)
+            raise _wrong(found, f"{_ARCHIVES}, with the names of inputs")
         yield from self._archived(None) if self._path is not None else self._given()
 
     def _given(self) -> Iterator[Sample]:
         for number, item in enumerate(self._items, start=1):
             if not isinstance(item, Mapping):
-                raise _wrong(f"a {type(item).__name__} as sample {number}")
+                raise _wrong(f"a {type(item).__name__} as sample {number}", _OBJECTS)
             yield Sample(f"sample {number}", {str(name): np.asarray(array) for name, array in item.items()})
 
     def _archived(self, inputs: Sequence[SampledInput] | None) -> Iterator[Sample]:
@@ -111,11 +133,10 @@ class Samples:
         for file in files:
             path = Path(str(file))
             try:
-                with (
-                    open_regular(path) as stream,
-                    library_errors(partial(_unreadable, path)),
-                    np.load(stream, allow_pickle=False) as archive,
-                ):
+                with open_regular(path) as stream, library_errors(partial(_unreadable, path)):
+                    archive = np.load(stream, allow_pickle=False)
+                    if isinstance(archive, np.ndarray):
+                        raise _unreadable(path, "an array without the name of an input")
                     arrays = {name: archive[name] for name in archive.files}
             except OSError as error:
                 raise _unreadable(path, error) from error
@@ -136,8 +157,8 @@ def _split(
 
 
 def _unreadable(path: Path, why: object) -> OptionError:
-    return _wrong(f"{str(path)!r}, which cannot be read ({why})")
+    return _wrong(f"{str(path)!r}, which cannot be read ({why})", _ARCHIVES)
 
 
-def _wrong(found: str) -> OptionError:
-    return OptionError(f"samples: found {found}, expected {_EXPECTED}", code="option.samples")
+def _wrong(found: str, expected: str) -> OptionError:
+    return OptionError(f"samples: found {found}, expected {expected}", code="option.samples")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import accuracy_models
 import decoder_model
 from qaic.cli import openqaic
-from session_models import model_of_open_batch, save
+from session_models import affine, model_of_open_batch, save
 
 QPCS = Path(__file__).parents[2] / "data" / "qpc"
 
@@ -72,9 +74,47 @@ def test_the_next_step_of_reduced_precision_is_a_command_that_runs(call, tmp_pat
     model = save(tmp_path, model_of_open_batch())
     code, out, _ = call("compile", model, "-o", "program", "--onnx-define-symbol", "batch,2", *flags)
     assert code == 0
-    step = out.splitlines()[-1].removeprefix("next: ")
+    step = re.search("^next, for accuracy: (.*)", out, re.MULTILINE)[1]
     assert step.endswith(f"--to {precision}")
     assert call(*shlex.split(step)[1:])[0] == 0
+
+
+#: options that make a command short
+_SHORT = {"bench": ["-n", "2", "--warm-up", "0"], "profile": ["-n", "2"]}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "compile model.onnx",
+        "compile model.onnx -o program",
+        "compile model.onnx -o program --convert-to-fp16",
+        "compile model.onnx --convert-to-quantize --use-random-input-data --aic-num-cores 2",
+        "accuracy model.onnx --to fp16",
+        "accuracy lossy.onnx --to fp16",
+        "accuracy lossy.onnx --to int8",
+        "accuracy lossy.onnx --to fp16,int8 -o page.html",
+        "check model.onnx --aic-num-cores 2",
+        "run model.onnx",
+    ],
+)
+def test_next_steps_end_and_keep_what_was_named(call, tmp_path, first):
+    """Regression: commands to compile and to compare led to each other, without the folder of the program."""
+    save(tmp_path, affine())
+    onnx.save(accuracy_models.overflowing()[0], tmp_path / "lossy.onnx")
+    pending, leads_to = {first}, {}
+    while pending:
+        command = pending.pop()
+        words = shlex.split(command)
+        code, out, err = call(*words, *_SHORT.get(words[0], []))
+        assert code == 0, err
+        steps = re.findall("^next(?:, [^:]*)?: openqaic (.*)", out, re.MULTILINE)
+        leads_to[command] = steps
+        pending |= {step for step in steps if step not in leads_to}
+        if words[0] == "compile" and "-o" in words:
+            assert any(step.startswith("bench program/") for step in steps)
+    # This raises CycleError if commands lead to each other.
+    TopologicalSorter(leads_to).prepare()
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "profile"])

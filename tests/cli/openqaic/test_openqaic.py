@@ -269,7 +269,8 @@ def test_compile_writes_what_qaic_compile_writes_and_tells_the_cache(call, model
     code, out, _ = call("compile", model, "-o", "program", "--aic-num-cores", "2", "--convert-to-fp16")
     assert code == 0
     assert out.startswith("compiled in ")
-    assert f"next: openqaic accuracy {model} --aic-num-cores=2 --to fp16" in out
+    assert f"next, for accuracy: openqaic accuracy {model} --aic-num-cores=2 --to fp16\n" in out
+    assert out.endswith("next, for speed: openqaic bench program/programqpc.bin\n")
     expected = qaic.compile(model, aic_num_cores=2, convert_to_fp16=True)
     written = tmp_path / "program" / "programqpc.bin"
     assert written.read_bytes() == expected.path.read_bytes()

@@ -1,5 +1,6 @@
 """Results of a search: the nodes, their gain, and the file that keeps them in higher precision."""
 
+import json
 import math
 import os
 from dataclasses import dataclass, fields
@@ -26,10 +27,10 @@ class PrecisionPlan:
     model, to, target, keep
         The requested settings.
     nodes
-        First outputs of the nodes, in the order of the graph. The list contains all nodes of a fused unit,
-        which rounds once.
-    units, of
-        Number of selected units, and of all units.
+        First outputs of the nodes, in the order of the graph. The list contains all nodes of a fused
+        operation, which rounds once.
+    operations, of
+        Number of operations with these nodes, and of all operations that round.
     before, after
         Value of the target's measure on the samples of the search, before and after the nodes are kept.
     standard_error
@@ -57,7 +58,7 @@ class PrecisionPlan:
     target: Target
     keep: str
     nodes: tuple[str, ...]
-    units: int
+    operations: int
     of: int
     before: float
     after: float
@@ -75,8 +76,7 @@ class PrecisionPlan:
         import yaml
 
         target = Path(path)
-        count = f"{self.units} of {self.of} units stay in {_WORDS[self.keep]}"
-        head = f"# {count}: {self.target.text} for {self.to}\n"
+        head = f"# {self._count}: {self.target.text} for {self.to}\n"
         lists = {
             title: [*getattr(self.lists, name)]
             for name, title in _LISTS.items()
@@ -86,30 +86,47 @@ class PrecisionPlan:
         replace_bytes(target, text.encode())
         return target
 
+    def write_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write the result of `to_json` to a file atomically, and return its path."""
+        target = Path(path)
+        replace_bytes(target, json.dumps(self.to_json(), indent=1, allow_nan=False).encode() + b"\n")
+        return target
+
     def to_json(self) -> dict[str, object]:
         """Return all fields as JSON values; NaN becomes None."""
         names = [one.name for one in fields(self) if one.name != "lists"]
         return {name: json_value(getattr(self, name)) for name in names} | {"target": self.target.text}
 
+    @property
+    def keeps_all(self) -> bool:
+        """True if no operation rounds to the requested precision."""
+        return 0 < self.of == self.operations
+
+    @property
+    def _count(self) -> str:
+        nodes = f" ({counted(len(self.nodes), 'node')})" if len(self.nodes) != self.operations else ""
+        return f"{self.operations} of {self.of} operations{nodes} stay in {_WORDS[self.keep]}"
+
     def __str__(self) -> str:
         """Return the plan as text."""
         show = self.target.show
-        names = f" ({len(self.nodes)} names)" if len(self.nodes) != self.units else ""
         back = (
             "no held-out samples"
             if math.isnan(self.held_out)
             else f"on held-out samples {show(self.held_out)}"
         )
         lines = [
-            f"{self.model} in {self.to}: {self.units} of {self.of} units{names} stay in "
-            f"{_WORDS[self.keep]} for {self.target.text}",
+            f"{self.model} in {self.to}: {self._count} for {self.target.text}",
             f"before {show(self.before)}, after {show(self.after)} on {counted(self.samples, 'sample')}, "
             f"{back}; {counted(self.runs, 'program')}, {self.seconds:.1f} s",
             *(f"  {name}" for name in self.nodes),
         ]
+        if self.keeps_all:
+            lines.append(f"no operation is left in {self.to}, so {self.to} has no effect on this model")
         if not self.is_safe:
             lines.append(
-                "no margin: even if all units stay, the result is within three standard errors of the bound"
+                f"no margin: even with all operations in {_WORDS[self.keep]}, the result is within three "
+                "standard errors of the bound"
             )
         if not self.is_reached:
             lines.append("the held-out samples miss the target: search with more samples")

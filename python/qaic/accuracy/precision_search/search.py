@@ -1,9 +1,9 @@
 """`search`: the smallest set of nodes that must stay in a higher precision to reach a target.
 
-Units are ranked by their contribution to the error of the outputs. The search adds units in growing steps
-until the target holds, and bisects the last step. Then it removes each unit without which the target holds.
-The set is therefore 1-minimal on the samples of the search, where the target must hold with a margin. Other
-samples verify the set.
+Operations are ranked by their contribution to the error of the outputs. The search adds operations in growing
+steps until the target holds, and bisects the last step. Then it removes each operation without which the
+target holds. The set is therefore 1-minimal on the samples of the search, where the target must hold with a
+margin. Other samples verify the set.
 """
 
 import math
@@ -20,7 +20,7 @@ from qaic.accuracy.decisions import Decide, decision_function
 from qaic.accuracy.decoding import Decoder
 from qaic.accuracy.precision_search.plan import PrecisionPlan
 from qaic.accuracy.precision_search.targets import Score, Target, parse
-from qaic.accuracy.precision_search.trials import Trials, Unit, ranked_units, run_passages
+from qaic.accuracy.precision_search.trials import Operation, Trials, ranked_operations, run_passages
 from qaic.accuracy.prepared import PreparedModel, merged, named, prepared
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.accuracy.samples import Samples
@@ -47,10 +47,10 @@ def search(
 ) -> PrecisionPlan:
     """Find a smallest set of nodes that must stay in float32 to reach a target.
 
-    The set is 1-minimal: if any one unit is removed from it, the program misses the target or its margin. A
-    unit is a node together with the nodes that are fused with it; a node of a function counts in all calls.
-    The search uses all samples except the last fifth, and requires a margin of three standard errors; it
-    verifies the result on the last fifth. The same model, samples and options give the same set.
+    The set is 1-minimal: if any one operation is removed from it, the program misses the target or its
+    margin. An operation is a node together with the nodes that are fused with it; a node of a function counts
+    in all calls. The search uses all samples except the last fifth, and requires a margin of three standard
+    errors; it verifies the result on the last fifth. The same model, samples and options give the same set.
 
     Blocking: one comparison, then one compilation and a run of the samples for each candidate set. Ctrl-C
     ends the search. The compile cache does not change. Samples and float32 outputs stay in memory.
@@ -103,10 +103,11 @@ def search(
         )
     given = Samples(samples)
     count = wanted.tokens if tokens is None else tokens
-    options = compile_options_of(model, names[0], given, count, compile_options)
-    warn_of_reports(options)
-    with prepared(model, options, "searching") as source:
-        found = _Search(source, given, count, keep, wanted).run()
+    with given.named_in_errors(compile_options):
+        options = compile_options_of(model, names[0], given, count, compile_options)
+        warn_of_reports(options)
+        with prepared(model, options, "searching") as source:
+            found = _Search(source, given, count, keep, wanted).run()
     nodes = found["nodes"]
     half, single = (nodes, ()) if keep == "fp16" else ((), nodes)
     return PrecisionPlan(
@@ -136,7 +137,7 @@ class _Search:
         seen = self._passages[: len(self._passages) - self._held]
         self._trials = Trials(source, keep, target, self._decoder, seen)
         self._keep = keep
-        self._ranked = ranked_units(PrecisionAccuracy("", capture, 0.0), capture.nodes)
+        self._ranked = ranked_operations(PrecisionAccuracy("", capture, 0.0), capture.nodes)
         self._order = {
             name: (at, place)
             for at, node in reversed(list(enumerate(capture.nodes)))
@@ -146,12 +147,10 @@ class _Search:
     def run(self) -> dict[str, Any]:
         """Search; returns fields of the plan."""
         before = self._trials.score([])
-        chosen: list[Unit] = []
+        chosen: list[Operation] = []
         if not self._target.holds(before, safely=True):
             chosen = self._least(self._grown())
-        names = sorted(
-            dict.fromkeys(name for unit in chosen for name in unit.names), key=self._order.__getitem__
-        )
+        names = sorted({name for one in chosen for name in one.names}, key=self._order.__getitem__)
         after = self._trials.score(chosen)
         back = self._verified(names)
         reached = self._target.holds(after, safely=False) and (
@@ -159,7 +158,7 @@ class _Search:
         )
         return {
             "nodes": tuple(names),
-            "units": len(chosen),
+            "operations": len(chosen),
             "of": len(self._ranked),
             "before": before.value,
             "after": after.value,
@@ -171,8 +170,8 @@ class _Search:
             "runs": self._trials.count,
         }
 
-    def _holds(self, units: Sequence[Unit]) -> bool:
-        return self._target.holds(self._trials.score(units), safely=self._is_safe)
+    def _holds(self, operations: Sequence[Operation]) -> bool:
+        return self._target.holds(self._trials.score(operations), safely=self._is_safe)
 
     def _verified(self, names: Sequence[str]) -> Score:
         """Judge the set on the held-out samples."""
@@ -186,8 +185,8 @@ class _Search:
             found = run_passages(path, back, self._decoder)
         return self._target.score(found, [passage.reference for passage in back])
 
-    def _grown(self) -> list[Unit]:
-        """Take the first units in growing steps until the target holds, and bisect the last step."""
+    def _grown(self) -> list[Operation]:
+        """Take the first operations in growing steps until the target holds, and bisect the last step."""
         ranked = self._ranked
         low, high = 0, 1
         while not self._holds(ranked[:high]):
@@ -202,13 +201,13 @@ class _Search:
                 low = middle
         return list(ranked[:high])
 
-    def _grown_without_margin(self) -> list[Unit]:
-        """Use the target itself if all units together leave no margin."""
+    def _grown_without_margin(self) -> list[Operation]:
+        """Use the target itself if all operations together leave no margin."""
         if not self._is_safe:
             score = self._trials.score(self._ranked)
             raise StateError(
                 f"target {self._target.text}: found {self._target.show(score.value)} with all "
-                f"{len(self._ranked)} units in {self._keep}, expected at least "
+                f"{len(self._ranked)} operations in {self._keep}, expected at least "
                 f"{self._target.show(self._target.bound)}; the remaining error comes from "
                 "inputs, outputs or constants of another precision",
                 code="state.target_out_of_reach",
@@ -216,21 +215,21 @@ class _Search:
         self._is_safe = False
         return [] if self._holds([]) else self._grown()
 
-    def _least(self, taken: list[Unit]) -> list[Unit]:
-        """Remove units until a whole round finds that each is needed.
+    def _least(self, taken: list[Operation]) -> list[Operation]:
+        """Remove operations until a whole round finds that each is needed.
 
-        Units that add least come first. A success doubles the number of units that are tried at once, and a
-        failure halves it.
+        Operations that add least come first. A success doubles the number of operations that are tried at
+        once, and a failure halves it.
         """
         size = max(1, len(taken) // 4)
         is_less = True
         while is_less:
             is_less = False
-            # The unit is needed until another is removed. Errors may cancel, so the search tries it again.
-            needed: set[Unit] = set()
-            while open_units := [unit for unit in taken if unit not in needed]:
-                tried = set(open_units[-size:])
-                rest = [unit for unit in taken if unit not in tried]
+            # An operation is needed until another is removed. Errors may cancel, so it is tried again.
+            needed: set[Operation] = set()
+            while open_operations := [operation for operation in taken if operation not in needed]:
+                tried = set(open_operations[-size:])
+                rest = [operation for operation in taken if operation not in tried]
                 if self._holds(rest):
                     taken, is_less, size = rest, True, 2 * size
                 elif len(tried) == 1:

@@ -26,15 +26,15 @@ Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class Operation:
     """Nodes that are kept together."""
 
     #: Names in the form of a node precision file.
     names: tuple[str, ...]
 
 
-def ranked_units(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[Unit]:
-    """List the units that are rounded, by the largest error that needs them; overflow is the largest."""
+def ranked_operations(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[Operation]:
+    """List the operations that are rounded, by the largest error that needs them; overflow is the largest."""
     readers: dict[str, list[int]] = {}
     for at, node in enumerate(nodes):
         for name in node.inputs:
@@ -47,9 +47,9 @@ def ranked_units(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> 
         size = math.inf if row["overflow"] > 0 else (own - of_weights) * travel[at]
         errors.append((size, at, [at, *readers.get(node.value, ())]))
         errors.append((of_weights * travel[at], at, [at]))
-    found: dict[Unit, None] = {}
+    found: dict[Operation, None] = {}
     for _, _, places in sorted(errors, key=lambda item: (-item[0], item[1], len(item[2]))):
-        found |= {Unit(nodes[at].kept_by): None for at in places if nodes[at].kind is not Kind.FLOAT}
+        found |= {Operation(nodes[at].kept_by): None for at in places if nodes[at].kind is not Kind.FLOAT}
     return list(found)
 
 
@@ -88,14 +88,14 @@ _MOST_WORKERS: Final = 8
 
 
 class Trials:
-    """Judges sets of units; each set once.
+    """Judges sets of operations; each set once.
 
     Parameters
     ----------
     source : PreparedModel
         The model.
     keep : str
-        Precision of the units of a set: ``fp32`` or ``fp16``.
+        Precision of the operations of a set: ``fp32`` or ``fp16``.
     target : Target
         The metric.
     decoder : Decoder or None
@@ -121,9 +121,9 @@ class Trials:
         self._known: dict[frozenset[str], Score] = {}
         self.count = 0
 
-    def score(self, units: Sequence[Unit]) -> Score:
-        """Return the metric with some units in higher precision. Blocking; Ctrl-C ends it."""
-        names = tuple(dict.fromkeys(name for unit in units for name in unit.names))
+    def score(self, operations: Sequence[Operation]) -> Score:
+        """Return the metric with some operations in higher precision. Blocking; Ctrl-C ends it."""
+        names = tuple(dict.fromkeys(name for operation in operations for name in operation.names))
         key = frozenset(names)
         if key not in self._known:
             if names:

@@ -66,8 +66,8 @@ class Offender:
     own_sqnr_db, inherited_sqnr_db
         Errors in dB, as in `AccuracyReport.nodes`.
     keep
-        Names for a node precision file that reduces the error: all nodes of the fused unit, and the nodes
-        next to it that would round the same values.
+        Names for a node precision file that reduces the error: all nodes of the fused operation, and
+        the nodes next to it that would round the same values.
     remedy
         Fix, as a text.
     """

@@ -65,7 +65,7 @@ class AccuracyReport:
         * ``minimum``, ``maximum``, ``quantile_999``: range of the float32 results, and the 99.9 % quantile of
           their absolute values; ``outlier_ratio``: largest absolute value divided by this quantile;
           ``channel_ratio``: largest channel divided by the median channel.
-        * ``reason``: cause of the loss; ``fused``: tuple of the results in the same fused unit.
+        * ``reason``: cause of the loss; ``fused``: tuple of the results in the same fused operation.
         """
         return np.concatenate([item.nodes for item in self.precisions])
 

@@ -53,7 +53,7 @@ def add_arguments(parser: Parser) -> None:
         help="an input list, a folder of .npz files, one .npz file, or random (default: random)",
     )
     parser.add_argument("-o", "--output", metavar="PAGE.html", help="write an HTML page")
-    parser.add_argument("--json", metavar="FILE", help="write all results as JSON; - for standard output")
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON; - for standard output")
     parser.add_argument("--overlay", metavar="FILE", help="write node data for Model Explorer")
     parser.add_argument(
         "--tokens", type=count, metavar="N", help="for decoders: generate N tokens per prompt (input_ids)"
@@ -76,9 +76,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--find", metavar="FILE", help="find the nodes that must stay in float32, and write the list"
     )
-    parser.add_argument(
-        "--keep", choices=("fp32", "fp16"), default="fp32", help="precision of these nodes (default: fp32)"
-    )
+    parser.add_argument("--keep", choices=("fp32", "fp16"), help="precision of these nodes (default: fp32)")
     add_compile_options(parser, without=_WITHOUT)
     set_examples(parser, *_EXAMPLES)
 
@@ -91,11 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             "--find and --target need each other: --target is the goal, and --find is the file for the nodes",
             code="option.accuracy_search",
         )
-    if arguments.find is not None and arguments.against is not None:
-        raise OptionError(
-            "--against and --find exclude each other: outputs of a card are compared, not searched",
-            code="option.accuracy_search",
-        )
+    _check_search(arguments)
     if arguments.model.is_dir():
         raise OptionError(
             f"{arguments.model} is a folder; expected an .onnx file",
@@ -118,6 +112,24 @@ def run(arguments: argparse.Namespace) -> int:
             "hint", "the inputs were random numbers, which do not show accuracy; --samples takes files"
         )
     return code
+
+
+def _check_search(arguments: argparse.Namespace) -> None:
+    """Refuse options that would have no effect: some belong to a comparison, and others to a search."""
+    if arguments.find is None:
+        if arguments.keep is not None:
+            raise OptionError("--keep needs --find and --target", code="option.accuracy_search")
+        return
+    for option, value in (
+        ("--against", arguments.against),
+        ("-o", arguments.output),
+        ("--overlay", arguments.overlay),
+    ):
+        if value is not None:
+            raise OptionError(
+                f"{option} and --find exclude each other: a search writes no results of a comparison",
+                code="option.accuracy_search",
+            )
 
 
 def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
@@ -166,56 +178,83 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         to=arguments.to,
         samples=arguments.samples,
         target=arguments.target,
-        keep=arguments.keep,
+        keep=arguments.keep or "fp32",
         tokens=arguments.tokens,
         decide=arguments.decide,
         **options,
     )
-    written = plan.write(arguments.find)
+    written = [plan.write(arguments.find)]
+    if arguments.json not in {None, "-"}:
+        written.append(plan.write_json(arguments.json))
     if arguments.json == "-":
         print_json(plan.to_json())
     else:
         print_text(str(plan))
-        print_line(_next_step(arguments, options))
-    print_line(wrote(written), to=sys.stderr)
+    for path in written:
+        print_line(wrote(path), to=sys.stderr)
+    if arguments.json != "-":
+        print_line(_next_step(arguments, options, keeps_all=plan.keeps_all))
     return SUCCESS
 
 
 def _next_command(
     arguments: argparse.Namespace, options: dict[str, object], item: "PrecisionAccuracy"
 ) -> str | None:
-    """Return the next command: it compiles with a precision, finds the smallest fix, or shows nodes."""
+    """Return the next command: it measures speed, finds the smallest fix, or shows nodes."""
     from qaic.accuracy.prepared import named, options_among
 
     meant = options_among(named(arguments.to), item.to, options)
     without = options.keys() - meant.keys()
-    again = ["--to", item.to]
-    for name in ("samples", "tokens", "against", "decide"):
-        if getattr(arguments, name) not in {None, "random"}:
-            again += [f"--{name}", str(getattr(arguments, name))]
+    again = _again(arguments, item.to)
     if not item.card:
-        if item.is_good and (command := _compilation(arguments, item.to, meant)) is not None:
+        if item.is_good and (command := _command("bench", arguments, item.to, meant)) is not None:
             return command
         if not item.is_good and (target := item.missed_target) is not None:
-            again += ["--target", target, "--find", "lists.yaml"]
+            lists = "lists.yaml" if len(named(arguments.to)) == 1 else f"lists-{item.to}.yaml"
+            again += ["--target", target, "--find", lists]
             return next_command("accuracy", arguments, *again, without=without)
     again += ["-o", "page.html"]
     return None if arguments.output else next_command("accuracy", arguments, *again, without=without)
 
 
-def _next_step(arguments: argparse.Namespace, options: dict[str, object]) -> str:
-    """Return a line with the command that compiles with the result."""
-    from qaic.accuracy.prepared import named
+def _again(arguments: argparse.Namespace, to: str) -> list[str]:
+    """Return the words that repeat a comparison for a precision."""
+    words = ["--to", to]
+    for name in ("samples", "tokens", "against", "decide"):
+        if getattr(arguments, name) not in {None, "random"}:
+            words += [f"--{name}", str(getattr(arguments, name))]
+    return words
+
+
+def _next_step(arguments: argparse.Namespace, options: dict[str, object], *, keeps_all: bool) -> str:
+    """Return a line with the command that compiles with the result, or that tries float16 or float32.
+
+    `keeps_all` is true if the result keeps all operations in higher precision.
+    """
+    from qaic.accuracy.prepared import PRECISIONS, named, options_among, options_of
 
     (to,) = named(arguments.to)
-    command = _compilation(arguments, to, {**options, "node_precision_info_file": arguments.find})
+    if keeps_all and "int" in to:
+        meant = options_among((to, "fp16"), "fp16", options)
+        without = (options.keys() - meant.keys()) | options_of(to, {}).keys()
+        again = [*_again(arguments, "fp16"), "--target", arguments.target, "--find", arguments.find]
+        return f"next: {next_command('accuracy', arguments, *again, without=without)}"
+    if keeps_all:
+        without = {name for precision in PRECISIONS.values() for name in precision}
+        return f"next: {next_command('bench', arguments, without=without)}"
+    meant = {**options, "node_precision_info_file": arguments.find}
+    command = _command("compile", arguments, to, meant, "-o", "program")
     if command is None:
-        return f"to use it: node_precision_info_file={arguments.find!r} and the samples, in qaic.compile"
+        keywords = ", ".join(f"{key}={value!r}" for key, value in options_of(to, meant).items())
+        call = f"qaic.compile({str(arguments.model)!r}, {keywords}, calibration_data=samples)"
+        return f"to use it, in Python: {call}"
     return f"next: {command}"
 
 
-def _compilation(arguments: argparse.Namespace, to: str, options: dict[str, object]) -> str | None:
-    """Return the command that compiles like the comparison; None if the calibration used arrays."""
+def _command(
+    name: str, arguments: argparse.Namespace, to: str, options: dict[str, object], *words: str
+) -> str | None:
+    """Return a command that compiles like the comparison; None if the calibration used arrays."""
     from qaic.accuracy.comparison import calibrated_options, needs_samples
     from qaic.accuracy.prepared import options_of
     from qaic.accuracy.samples import Samples
@@ -226,4 +265,4 @@ def _compilation(arguments: argparse.Namespace, to: str, options: dict[str, obje
         return None
     wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
     resolved = resolve(wanted, options_path=None, model_is_container=False)
-    return shlex.join(["openqaic", "compile", str(arguments.model), *to_argv(resolved, dashes="--")])
+    return shlex.join(["openqaic", name, str(arguments.model), *words, *to_argv(resolved, dashes="--")])

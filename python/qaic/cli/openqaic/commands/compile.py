@@ -10,6 +10,7 @@ from qaic.cli.console import SUCCESS, Parser, print_json, print_line
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view, resolve_options
+from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.messages import recorded
 from qaic.compiler.driver import compile_resolved
 from qaic.compiler.output_folder import check_alone
@@ -40,23 +41,29 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(program.facts())
         return SUCCESS
     print_line(program.line)
-    print_line(f"next: {_next_step(arguments, program.path)}")
+    for purpose, command in _next_steps(arguments, program.path).items():
+        print_line(f"next{purpose}: {command}")
     return SUCCESS
 
 
-def _next_step(arguments: argparse.Namespace, path: Path) -> str:
-    """Return the next command: it compares accuracy if the program rounds, and else measures speed."""
+def _next_steps(arguments: argparse.Namespace, path: Path) -> dict[str, str]:
+    """Return the next commands by purpose: the speed, and for a program that rounds, its accuracy."""
     from qaic.accuracy.prepared import PRECISIONS, name_of
 
     qpc = Qpc(path)
-    precision = name_of(qpc.options)
     if qpc.target != "cpu":
-        return next_view(qpc, str(path))
+        return {"": next_view(qpc, str(path))}
+    bench = shlex.join(["openqaic", "bench", str(path)])
+    if path.is_relative_to(open_cache().folder):
+        # A command for the model finds the program there, whose path is long.
+        bench = next_command("bench", arguments)
+    precision = name_of(qpc.options)
     # Accuracy compares the inputs and outputs of the model, which this option changes.
     if precision is None or qpc.options.get("custom_io_list_file") is not None:
-        return f"openqaic bench {shlex.quote(str(path))}"
+        return {"": bench}
     own = {name for options in PRECISIONS.values() for name in options}
-    return next_command("accuracy", arguments, "--to", precision, without={"target", "stats_level", *own})
+    accuracy = next_command("accuracy", arguments, "--to", precision, without={"target", "stats_level", *own})
+    return {", for accuracy": accuracy, ", for speed": bench}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
