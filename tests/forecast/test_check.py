@@ -72,7 +72,9 @@ def test_every_section_has_a_verdict_sentences_and_a_line(model):
     for name in ("operators", "memory", "precision", "speed", "help"):
         assert found[name]["verdict"] in {"yes", "no", "perhaps", "forecast", "unknown"}
         assert found[name]["sentences"]
-        assert all(shlex.split(line)[0] == "openqaic" for line in found[name]["next"].values())
+        assert all(
+            shlex.split(line)[0] in {"openqaic", "qaic-runner"} for line in found[name]["next"].values()
+        )
     for objective in ("throughput", "latency", "balanced"):
         for row in found["speed"][objective]:
             assert row["samples_per_s_90"][0] < row["samples_per_s"] < row["samples_per_s_90"][1]
@@ -84,6 +86,53 @@ def test_texts_name_types_and_lines_name_precisions(model):
     sections = {section.report.name: str(section.report) for section in qaic.check(model).sections}
     assert "weights in float16" in sections["memory"]
     assert "--to fp16" in sections["precision"]
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {},
+        {"set_size": 2},
+        {"num_activations": 3},
+        {"aic_num_cores": 2, "num_activations": 7, "batchsize": 4},
+        {"aic_num_cores": 1, "num_activations": 1, "batchsize": 1, "set_size": 1},
+    ],
+)
+def test_the_lines_of_a_configuration_contain_all_of_it(model, fixed):
+    """Regression: no line contained the instances and the set size, and equal lines had three purposes."""
+    speed = qaic.check(model, **fixed).to_json()["sections"]["speed"]
+    expected = {
+        tuple(speed[objective][0][name] for name in ("cores", "batch", "instances", "set_size"))
+        for objective in ("throughput", "latency", "balanced")
+    }
+    found = {}
+    for purpose, line in speed["next"].items():
+        words = shlex.split(line)
+        goal = purpose.partition("for ")[2]
+        if words[0] == "qaic-runner":
+            folder, instances, set_size = words[2::2]
+            assert (folder, goal) in {key[:2] for key in found}
+            cores, batch = found.pop((folder, goal))
+            found[folder, goal] = (cores, batch, int(instances), int(set_size))
+        else:
+            given = {option.name: option.value for option in read_argv([w for w in words if "=" in w])}
+            found[words[4], goal] = (int(given["aic_num_cores"]), int(given.get("batchsize", 1)))
+    assert sorted(found.values()) == sorted(expected)
+
+
+@pytest.mark.parametrize("changed", ["batchsize", "set_size"])
+def test_a_suggested_setting_is_checked_with_the_others(model, changed):
+    """Regression: the line for a larger set size was a compilation without a set size."""
+    fixed = {"aic_num_cores": 2, "num_activations": 7, "batchsize": 1, "set_size": 1}
+    changes = qaic.check(model, **fixed).to_json()["sections"]["help"]["changes"]
+    flags = {"aic_num_cores": "--aic-num-cores=2", "num_activations": "-a 7", "batchsize": "--batchsize=1"}
+    flags |= {"set_size": "-S 1"}
+    title = {"batchsize": "a larger batch", "set_size": "a larger set size"}[changed]
+    (change,) = [one for one in changes if one["change"].startswith(title)]
+    number = change["change"].partition("(")[2].rstrip(")")
+    flags[changed] = flags[changed].replace("1", number)
+    for flag in flags.values():
+        assert f" {flag}" in change["line"]
 
 
 def test_lines_run_as_they_are_printed(model, tmp_path, monkeypatch, capfd):

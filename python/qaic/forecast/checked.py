@@ -95,9 +95,9 @@ class Checked:
             measurements=self.measurements,
         )
 
-    def compile_line(self, **options: object) -> str:
+    def compile_line(self, folder: str = "program", **options: object) -> str:
         """Return the command line that compiles the model for the precision, with some more options."""
-        return self._line("compile", "-o", "program", **{**options_of(self.precision, {}), **options})
+        return self._line("compile", "-o", folder, **{**options_of(self.precision, {}), **options})
 
     def accuracy_line(self) -> str:
         """Return the command line that compares the precision with float32."""
@@ -105,8 +105,11 @@ class Checked:
         samples = () if self.samples is None else ("--samples", self.samples)
         return self._line("accuracy", "--to", name, *samples, "-o", "accuracy.html")
 
-    def check_line(self, precision: str = "", cards: int = 0, **options: object) -> str:
-        """Return the command line of this check with another precision, more cards or more options."""
+    def check_line(
+        self, precision: str = "", cards: int = 0, fixed: Fixed | None = None, **options: object
+    ) -> str:
+        """Return the command line of this check with another precision, cards, settings or more options."""
+        settings = fixed or self.fixed
         words: list[str] = []
         if (precision or self.precision) != "fp16":
             words += ["--precision", precision or self.precision]
@@ -114,7 +117,11 @@ class Checked:
             words += ["--card", self.card.name]
         if (cards or self.cards) > 1:
             words += ["--cards", str(cards or self.cards)]
-        return self._line("check", *words, **options)
+        for flag, number in (("-a", settings.instances), ("-S", settings.set_size)):
+            words += [] if number is None else [flag, str(number)]
+        compiled = {"aic_num_cores": settings.cores, "batchsize": settings.batch}
+        given = {name: number for name, number in compiled.items() if number is not None}
+        return self._line("check", *words, **{**given, **options})
 
     def line_with_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> str:
         """Return the command line of this check with the shapes of more inputs."""

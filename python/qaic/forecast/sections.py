@@ -1,6 +1,7 @@
 """Sections of a check: operators, memory, precision, speed, and changes that help."""
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -20,6 +21,8 @@ _LEAST_GAIN: Final = 1.05
 _VERDICTS: Final = {"equal": "yes", "good": "yes", "fair": "perhaps", "wrong": "no"}
 #: title of a section -> the word that its verdict answers
 _ASKED: Final = {"Operators": " supported", "Memory": " sufficient", "Precision": " sufficient"}
+#: objective -> the purpose of its lines, if that is another word
+_PURPOSES: Final = {"balanced": "a balance"}
 #: number of samples of one inference above which none are proposed
 _MANY: Final = 1000
 
@@ -218,14 +221,24 @@ def _speed(one: Checked) -> Section:
         data["candidates"] = len(ranking)
         tables.append(_best_table(chosen))
     data |= {objective: [_configuration_json(one, c) for c in found] for objective, found in chosen.items()}
-    lines = {
-        objective if objective == "balanced" else f"for {objective}": _compile_line(one, found[0])
-        for objective, found in chosen.items()
-        if found
-    }
+    lines = _best_lines(one, {objective: found[0] for objective, found in chosen.items() if found})
     return _section(
         "Speed", "forecast", sentences, tables, lines=lines or {"": one.compile_line()}, data=data
     )
+
+
+def _best_lines(one: Checked, best: Mapping[str, Configuration]) -> dict[str, str]:
+    """Return the lines that compile and run the best configurations, once for equal ones."""
+    purposes: dict[Configuration, list[str]] = {}
+    for objective, found in best.items():
+        purposes.setdefault(found, []).append(objective)
+    lines = {}
+    for found, objectives in purposes.items():
+        purpose = f"for {' and '.join(_PURPOSES.get(name, name) for name in objectives)}"
+        settings = ["-a", str(found.instances), "-S", str(found.set_size)]
+        lines[purpose] = _compile_line(one, found, objectives[0])
+        lines[f"to run it {purpose}"] = shlex.join(["qaic-runner", "-t", objectives[0], *settings])
+    return lines
 
 
 def _best_table(chosen: dict[str, list[Configuration]]) -> Table:
@@ -292,11 +305,11 @@ def _configuration_json(one: Checked, found: Configuration) -> dict[str, Any]:
     }
 
 
-def _compile_line(one: Checked, found: Configuration) -> str:
+def _compile_line(one: Checked, found: Configuration, folder: str = "program") -> str:
     options: dict[str, object] = {"aic_num_cores": found.cores}
     if found.batch > 1 or one.fixed.batch:
         options["batchsize"] = found.batch
-    return one.compile_line(**options)
+    return one.compile_line(folder, **options)
 
 
 def _help(one: Checked) -> Section:
@@ -339,7 +352,9 @@ def _gains(one: Checked) -> Iterator[tuple[str, float, str]]:
         open_ = replace(one.fixed, **{name: None})
         best = one.ranking(shapes, fixed=open_).best("throughput", 1)[0]
         if best.samples_per_s[1] > base * _LEAST_GAIN:
-            yield f"{what} ({getattr(best, name)})", best.samples_per_s[1] / base, _compile_line(one, best)
+            changed = replace(one.fixed, **{name: getattr(best, name)})
+            line = one.check_line(fixed=changed)
+            yield f"{what} ({getattr(best, name)})", best.samples_per_s[1] / base, line
     half = replace(
         shapes.table, input_bytes=shapes.table.input_bytes // 2, output_bytes=shapes.table.output_bytes // 2
     )
