@@ -368,7 +368,7 @@ def test_shares_of_a_page_are_of_one_total():
     assert sums == [pytest.approx(reports["gaps"].table("cores").column("working")[0])] * 4
     parts = dict(reports["overview"].table("parts").rows)
     assert sum(parts.values()) == pytest.approx(100)
-    assert f"those of inference {sample.inference}," in " ".join(reports["overview"].verdict)
+    assert f"(inference {sample.inference} of the session)," in " ".join(reports["overview"].verdict)
 
 
 def _nearest_to_medians(page):
@@ -457,7 +457,7 @@ def test_every_part_of_a_page_is_of_the_same_inference(count):
     timeline = timeline_of(page)
     title = timeline.samples[timeline.shown].name
     assert title.startswith(f"{sample.inference} (")
-    assert f"those of inference {sample.inference}," in " ".join(REPORTS["overview"](page).verdict)
+    assert f"(inference {sample.inference} of the session)," in " ".join(REPORTS["overview"](page).verdict)
 
 
 def test_a_node_that_is_slow_in_one_inference_alone_is_not_the_verdict():
@@ -467,6 +467,32 @@ def test_a_node_that_is_slow_in_one_inference_alone_is_not_the_verdict():
     (verdict,) = REPORTS["nodes"](page).verdict
     (sample,) = page.typical.samples
     assert not verdict.startswith(f"n{sample.inference} ")
+
+
+def _with_spans(spans):
+    program = cpu_program([("/l0/MatMul", "FusedGemm")])
+    return capture(
+        *(
+            buffer(program, {(0, 0): in_row([span - 10])}, span=(0, span), device=1, inference=number)
+            for number, span in enumerate(spans)
+        )
+    )
+
+
+@pytest.mark.parametrize("outlier", [None, 10, 5000])
+@pytest.mark.parametrize(("factor", "is_noise"), [(1.0, True), (1.02, True), (1.5, False), (0.6, False)])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_one_outlier_does_not_decide_whether_a_difference_is_noise(outlier, factor, is_noise, is_new):
+    """Regression: one slow inference in twenty made a difference of a half "noise"."""
+    rng = np.random.default_rng(7)
+    spans = [rng.integers(950, 1050, 20), (factor * rng.integers(950, 1050, 20)).astype(int)]
+    if outlier is not None:
+        spans[is_new][11] = outlier
+    report = diff(*map(_with_spans, spans))
+    assert any("noise" in sentence for sentence in report.verdict) is is_noise
+    rows = {row[0]: row[1:3] for row in report.table("inference").rows}
+    for name, values in (("lower quartile", 25), ("upper quartile", 75), ("min", 0), ("max", 100)):
+        assert rows[name] == pytest.approx([np.percentile(of_capture, values) for of_capture in spans])
 
 
 def test_a_difference_says_when_binaries_differ(core):

@@ -44,6 +44,27 @@ def test_profile_of_a_program_without_statistics_names_commands_that_measure_it(
         assert call(*shlex.split(command)[1:])[0] == 0
 
 
+@pytest.mark.run_profiles
+@pytest.mark.parametrize("output", [[], ["-o", "page.html"]])
+def test_a_baseline_without_statistics_names_commands_that_compare_with_it(call, tmp_path, output):
+    """Regression: the commands compared nothing; they had lost the model, its input, options and output."""
+    model = save(tmp_path, model_of_open_batch())
+    np.save("x.npy", np.ones((2, 4), np.float32))
+    made = [str(model), "-i", "x=x.npy", "--onnx-define-symbol=batch,2"]
+    assert call("compile", model, made[-1], "-o", "plain", "--convert-to-fp16")[0] == 0
+    code, _, err = call("profile", *made, "--against", "plain", *output)
+    assert code == 1
+    commands = [shlex.split(text) for text in err.splitlines()[-1].split("`")[1::2]]
+    for command in commands:
+        code, out, complaint = call(*command[1:])
+        assert code == 0, complaint
+    assert commands[-1] == [
+        *("openqaic", "profile", *made, "--against", "baseline/programqpc.bin", *output),
+    ]
+    assert "than the baseline" in out or "the same time" in out
+    assert (tmp_path / "page.html").exists() is bool(output)
+
+
 @pytest.mark.parametrize("path", sorted(QPCS.glob("s*.qpc")), ids=lambda path: path.stem)
 def test_the_next_step_of_a_container_of_a_card_is_a_command_that_runs(call, path):
     code, out, _ = call("inspect", path)
@@ -112,7 +133,8 @@ def test_next_steps_end_and_keep_what_was_named(call, tmp_path, first):
         leads_to[command] = steps
         pending |= {step for step in steps if step not in leads_to}
         if words[0] == "compile" and "-o" in words:
-            assert any(step.startswith("bench program/") for step in steps)
+            folder = words[words.index("-o") + 1]
+            assert any(step.startswith(f"bench {folder}/") for step in steps)
     # This raises CycleError if commands lead to each other.
     TopologicalSorter(leads_to).prepare()
 

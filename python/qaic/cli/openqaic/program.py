@@ -48,6 +48,8 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
 
 #: lowest level at which a program measures its operations
 STATS_LEVEL: Final = 70
+#: file of a program's graph in hints
+GRAPH: Final = "graph.onnx"
 
 
 def measured(
@@ -57,13 +59,15 @@ def measured(
     pixels: Pixels = UNCHANGED,
     warm_up: int = 3,
     inferences: int = 20,
+    again: Sequence[str] = (f"openqaic profile {GRAPH}",),
     **device: Any,
 ) -> Capture:
     """Run a container and return the measurements of its device. Blocking.
 
     `inputs` are arguments ``[NAME=]FILE``, without which the inputs are random; `pixels` converts those that
     are pictures. `device` are options of the session. The first `warm_up` inferences are not measured. Raises
-    StateError if the program was compiled without statistics.
+    StateError if the program was compiled without statistics; its hint contains `again`, the commands that
+    measure the graph of the program in the file `GRAPH`.
     """
     with (
         Session(program, **device) as session,
@@ -80,21 +84,20 @@ def measured(
         raise StateError(
             f"{session.path} measures nothing: it was compiled without statistics",
             code="profile.not_compiled_in",
-            hints=_ways_to_measure(session.qpc),
+            hints=_ways_to_measure(session.qpc, again),
         )
     return profile.capture()
 
 
-def _ways_to_measure(qpc: Qpc) -> tuple[str, ...]:
-    """Return hints to measure a container without statistics."""
+def _ways_to_measure(qpc: Qpc, again: Sequence[str]) -> tuple[str, ...]:
+    """Return hints to measure a container without statistics; `again` are the commands for its graph."""
     hint = "give the .onnx file: it is compiled with --stats-level 70"
     if qpc.graph is None or qpc.path is None:
         return (hint,)
-    inspect = f"openqaic inspect {shlex.quote(str(qpc.path))} --onnx graph.onnx"
-    return (
-        hint,
-        f"`{inspect}` writes the graph of the container, and `openqaic profile graph.onnx` measures it",
-    )
+    inspect = f"openqaic inspect {shlex.quote(str(qpc.path))} --onnx {GRAPH}"
+    commands = " and then ".join(f"`{command}`" for command in again)
+    verb = "measures" if len(again) == 1 else "measure"
+    return hint, f"`{inspect}` writes the graph of the container; {commands} {verb} it"
 
 
 def check_output_file(

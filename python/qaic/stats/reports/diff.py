@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums
@@ -41,15 +43,16 @@ def diff(baseline: Capture, new: Capture) -> Report:
             else f"the new program takes {percentage(abs(change))} % {'more' if change > 0 else 'less'} time "
             f"than the baseline ({duration(before)} -> {duration(after)})"
         )
-        overlap = spans[0][-1] >= spans[1][0] and spans[1][-1] >= spans[0][0]
-        if overlap and len(spans[0]) + len(spans[1]) > 2:
-            verdict.append("their samples overlap, so the difference may be noise")
+        if _middles_overlap(*spans) and len(spans[0]) + len(spans[1]) > 2:
+            verdict.append("the middle halves of their samples overlap, so the difference may be noise")
     if baseline.binaries() != new.binaries():
         verdict.append("the binaries differ: counts of operations compare only within one compilation")
     if baseline.is_cpu != new.is_cpu:
         verdict.append("they were measured on different kinds of devices")
     inference: list[tuple[Cell, ...]] = [
         ("median", *_compared(before, after)),
+        ("lower quartile", *_compared(*(_quantile(values, 0.25) for values in spans))),
+        ("upper quartile", *_compared(*(_quantile(values, 0.75) for values in spans))),
         ("min", *_compared(_first(spans[0]), _first(spans[1]))),
         ("max", *_compared(_first(spans[0][::-1]), _first(spans[1][::-1]))),
     ]
@@ -147,6 +150,17 @@ def _compared(before: float | None, after: float | None) -> tuple[Cell, ...]:
 def _difference(before: float, after: float) -> float:
     """Return the difference of two sums, without errors of rounding."""
     return 0.0 if math.isclose(before, after, rel_tol=1e-9) else after - before
+
+
+def _quantile(values: list[float], part: float) -> float | None:
+    return float(np.quantile(values, part)) if values else None
+
+
+def _middles_overlap(first: list[float], second: list[float]) -> bool:
+    """Return True if the ranges between the quartiles overlap; they do not depend on single inferences."""
+    low = max(np.quantile(values, 0.25) for values in (first, second))
+    high = min(np.quantile(values, 0.75) for values in (first, second))
+    return bool(low <= high)
 
 
 def _first(values: list[float]) -> float | None:

@@ -67,10 +67,11 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
         return verdict
     parts = ", ".join(f"{name} {part:.1f} %" for name, part in bottleneck.parts.items())
     if count > 1:
-        (sample,) = capture.typical.samples
+        place = capture.typical_place
+        number = capture.samples[place].inference
         verdict.append(
-            f"the parts of this time are those of inference {sample.inference}, "
-            "whose operations are nearest to their medians"
+            f"the parts of this time are those of sample {place + 1} of {count} (inference {number} of the "
+            "session), whose operations are nearest to their medians"
         )
     if bottleneck.name:
         verdict.insert(0, f"{bottleneck.name}-bound: {_MEANING[bottleneck.name]} ({parts})")

@@ -26,6 +26,7 @@ from qaic.cli.openqaic.compile_options import add_compile_options, for_model, ne
 from qaic.cli.openqaic.drawn_program import node_times, program_graphs
 from qaic.cli.openqaic.node_errors import NodeErrors, read_errors
 from qaic.cli.openqaic.program import (
+    GRAPH,
     STATS_LEVEL,
     check_page,
     files_of,
@@ -43,6 +44,7 @@ from qaic.report import Table, columns_of
 from qaic.report.files import rendered
 from qaic.stats.reports import REPORTS, Report, diff
 from qaic.stats.reports.capture import Capture
+from qaic.support.program_names import QPC_FILE_NAME
 from qaic.support.text import bytes_text, counted, duration
 
 _SHOWN: Final = ("overview", "ops", "nodes")
@@ -93,13 +95,19 @@ def run(arguments: argparse.Namespace) -> int:
     next_step = next_command("profile", arguments, *more, "-o", "page.html")
     errors = _errors(arguments, next_step)
     baseline = None if arguments.against is None else for_model(arguments, arguments.against)
-    program, capture = _measured(arguments)
+    output = [] if arguments.output is None else ["-o", str(arguments.output)]
+    of_graph = argparse.Namespace(**{**vars(arguments), "model": Path(GRAPH)})
+    of_baseline = (
+        f"openqaic compile {GRAPH} -o baseline --stats-level {STATS_LEVEL}",
+        next_command("profile", arguments, "--against", f"baseline/{QPC_FILE_NAME}", *output),
+    )
+    program, capture = _measured(arguments, (next_command("profile", of_graph, *more, *output),))
     reports = [make(capture) for make in REPORTS.values()]
     reports = [
         _with_limit(report, program, capture) if report.name == "overview" else report for report in reports
     ]
     if baseline is not None:
-        compared, other = _measured(baseline)
+        compared, other = _measured(baseline, of_baseline)
         if compared.path == program.path:
             print_message(
                 "warning",
@@ -141,8 +149,11 @@ def _report_hints(arguments: argparse.Namespace) -> tuple[str, ...]:
     return (f"`{command}` writes the report",)
 
 
-def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
-    """Run a model or container; returns the container and the measurements of its device."""
+def _measured(arguments: argparse.Namespace, again: Sequence[str]) -> tuple[Program, Capture]:
+    """Run a model or container; returns the container and the measurements of its device.
+
+    `again` are the commands for a container without statistics, as for `measured`.
+    """
     program = open_program(arguments, stats_level=STATS_LEVEL)
     capture = measured(
         program.path,
@@ -150,6 +161,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Program, Capture]:
         pixels=pixels_of(arguments),
         warm_up=arguments.warm_up,
         inferences=arguments.num_iter,
+        again=again,
         **device_options(arguments),
     )
     capture.name = "" if program.model is None else program.model.stem
