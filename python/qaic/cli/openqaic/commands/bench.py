@@ -65,10 +65,11 @@ def add_arguments(parser: Parser) -> None:
         help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors; "
         "1 for a program with retained state)",
     )
-    parser.add_argument(
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
         "--seconds", type=positive, default=2.0, help="duration of each measurement (default: %(default)s)"
     )
-    parser.add_argument(
+    length.add_argument(
         "-n", "--num-iter", type=count, metavar="N", help="inferences per measurement, instead of a time"
     )
     parser.add_argument(

@@ -43,8 +43,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--color",
         choices=("precision", "time"),
-        default="precision",
-        help="coloring of the graph; time runs inferences with random inputs (default: %(default)s)",
+        help="coloring of the graph; time runs inferences with random inputs (default: precision)",
     )
     add_json(parser)
     add_compile_options(parser)
@@ -62,8 +61,15 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the requested part."""
+    if arguments.onnx is not None and arguments.view is not None:
+        raise OptionError(
+            f"--onnx and the view {arguments.view} exclude each other: --onnx writes the whole graph",
+            code="inspect.output",
+        )
     if arguments.view == "graph":
         return _draw_graph(arguments)
+    if arguments.color is not None:
+        raise OptionError(f"--color {arguments.color} needs the view graph", code="inspect.output")
     if arguments.output is not None:
         check_page(arguments.output, read=[arguments.model])
         raise OptionError(
@@ -82,7 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
             print_json(described)
         else:
             print_text(info_text(described))
-            print_line(f"next: {next_view(qpc, str(program.path))}")
+            view = next_view(qpc, str(program.path))
+            if program.model is not None:
+                # The path of a container in the cache is long.
+                view = next_command("inspect", arguments, "nodes")
+            print_line(f"next: {view}")
         return SUCCESS
     if arguments.view == "fit":
         return _show_fit(qpc, as_json=arguments.json)

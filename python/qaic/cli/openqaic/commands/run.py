@@ -105,10 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_message("error", f"output {name!r} differs from {arguments.expect}: {text}")
     if arguments.output is not None:
         print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
-    elif arguments.expect is not None:
+    if arguments.expect is not None:
         equal = len(outputs) - len(differences)
         print_line(f"as expected: {equal} of {counted(len(outputs), 'output')}")
-    else:
+    if arguments.output is arguments.expect is None:
         print_line(f"next: {next_command('bench', arguments)}")
     return code
 
