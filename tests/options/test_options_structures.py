@@ -168,7 +168,8 @@ def test_model_inputs_scalar_and_order():
             "for the input 'd', found 'n' as value 1",
         ),
         ({"input_name": "d", "input_type": "bool", "input_shape": None}, "for the input 'd', found nothing"),
-        (["d,bool,[]", "d,bool,[1]"], "one description per input, found two of the input 'd'"),
+        (["d,bool,[]", "d,bool,[1]"], "one description for each input, .*, found two of the input 'd'"),
+        (["1x3", "1x3"], "with its name, as a:1x3, found two of an input without a name"),
     ],
 )
 def test_model_inputs_rejects(value, text):

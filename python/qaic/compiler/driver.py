@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import ModelSource, digest_of, opened
 from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
+from qaic.options.codecs.structures import ModelInput
 from qaic.options.table import CompileOptions, effective_options, recorded_only
 from qaic.support.atomic_io import write_replacing
 from qaic.support.program_names import QPC_FILE_NAME
@@ -222,6 +224,15 @@ def _lowered(
     return lowered
 
 
+def _described(inputs: Iterable[ModelInput], names: Sequence[str]) -> tuple[ModelInput, ...]:
+    """Return descriptions with names, and without types, which are those of the model, in the model's order.
+
+    `names` are those of the model's inputs; a description without a name belongs to the only input.
+    """
+    found = [ModelInput(one.input_name or names[0], None, one.input_shape) for one in inputs]
+    return tuple(sorted(found, key=lambda one: names.index(one.input_name)))
+
+
 def _write(
     path: Path,
     source: OnnxFile,
@@ -245,6 +256,11 @@ def _write(
             *float16_weights.overflow_warning(context.overflows),
         ]
 
+    inputs = _described(options.model_inputs, [*model.input_dims])
+    # Forms of one description give the same container.
+    options = replace(options, model_inputs=inputs)
+    if inputs:
+        set_options = {**set_options, "model_inputs": effective_options(options)["model_inputs"]}
     write_program(
         path,
         model,

@@ -1,12 +1,16 @@
 import ast
 import logging
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+import qaic
 from compiler_oracle import info, lowered, model_of, node, run, whole
-from qaic.errors import CompileError, OptionError
+from qaic.compiler.frontend.size_expressions import solve, symbols_in
+from qaic.errors import CompileError, OptionConflictError, OptionError
 from qaic.options.codecs.structures import ModelInput
 
 
@@ -120,11 +124,94 @@ def test_symbol_met_by_model_inputs_binds_other_inputs_too():
             "input 'x': dimension 2 is 5, but the model fixes it to 4",
         ),
         (ModelInput("x", "float32", (1, 1, 4)), {"batch": 2}, "'batch' the value 1, but it already has 2"),
+        (ModelInput("x", None, (0, 1, 4)), {}, "input 'x': dimension 0 is 0, expected at least 1"),
+        (ModelInput("", None, (1, 0, 4)), {}, "input 'x': dimension 1 is 0, expected at least 1"),
+        (ModelInput("x", None, (1, 1, 0)), {}, "dimension 2 is 0, but the model fixes it to 4"),
     ],
 )
 def test_contradicting_model_inputs_are_refused(given, symbols, text):
     with pytest.raises(OptionError, match=text):
         lowered(symbolic(), model_inputs=(given,), onnx_define_symbol=symbols)
+
+
+@hypothesis.given(st.data())
+def test_shapes_give_sizes_to_the_symbols_of_expressions(data):
+    """The sizes of the expressions come from Python, and the symbols occur nowhere else."""
+    names = ["n", "m", "k"]
+    sizes = {name: data.draw(st.integers(1, 9), name) for name in names}
+    forms = ["2*{0}", "{0} + 3", "4*{0} + {1}", "{0}*{1}", "{0} - 1 + 2*{1}"]
+    texts = [
+        form.format(*data.draw(st.permutations(names), form))
+        for form in data.draw(st.lists(st.sampled_from(forms), min_size=1, max_size=4))
+    ]
+    values = {text: eval(text, {}, sizes) for text in texts}
+    known = dict(values)
+    while found := next(filter(None, (solve(text, known) for text in texts)), None):
+        known |= found
+    for text in texts:
+        unknown = symbols_in(text) - known.keys()
+        # Sums and products of one symbol have one solution.
+        assert len(unknown) != 1
+    assert {name: known[name] for name in names if name in known}.items() <= sizes.items()
+
+
+def expressions(first="2*n", second="n"):
+    return model_of(
+        [node("Concat", ["a", "b"], ["y"], axis=1)],
+        [info("a", ["batch", first]), info("b", ["batch", second])],
+        [info("y", None)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shape", "expected"),
+    [("2*n", "n", 6, 3), ("n + 4", "3*n", 6, 6), ("n*m", "n", 6, None), ("(n + 1)//2", "n", 6, None)],
+)
+def test_a_shape_with_an_expression_gives_other_inputs_their_sizes(first, second, shape, expected):
+    """Regression: another message asked for the size of n, and any size was accepted."""
+    given = {"model_inputs": (ModelInput("a", None, (1, shape)),)}
+    if expected is None:
+        with pytest.raises(CompileError, match="found the symbol 'n'"):
+            lowered(expressions(first, second), **given)
+    else:
+        assert shapes(lowered(expressions(first, second), **given))["b"] == (1, expected)
+
+
+def test_sizes_that_contradict_an_expression_are_refused():
+    shape, other = ModelInput("a", None, (1, 4)), ModelInput("b", None, (1, 3))
+    for given in (
+        {"model_inputs": (shape, other)},
+        {"model_inputs": (shape,), "onnx_define_symbol": {"n": 3}},
+    ):
+        with pytest.raises(OptionError, match=r"the dimension '2\*n' is 4, but with 'n' = 3 it is 6"):
+            lowered(expressions(), **given)
+    assert shapes(lowered(expressions(), model_inputs=(shape, ModelInput("b", None, (1, 2)))))["b"] == (1, 2)
+
+
+@pytest.mark.parametrize("first", ["batch", 1])
+@pytest.mark.parametrize("name", ["x", ""])
+def test_a_shape_with_another_batch_is_refused_with_both_options(first, name):
+    """Regression: the message stated that the model fixes the size that batchsize gives."""
+    model = symbolic(x=[first, "seq", 4])
+    shape = ModelInput(name, None, (1, 3, 4))
+    with pytest.raises(OptionConflictError, match="batchsize is 4, but model_inputs gives 1 to the first"):
+        lowered(model, batchsize=4, model_inputs=(shape,))
+    shape = ModelInput(name, None, (4, 3, 4))
+    assert shapes(lowered(model, batchsize=4, model_inputs=(shape,)))["x"] == (4, 3, 4)
+
+
+def test_forms_of_a_shape_give_the_same_container(tmp_path):
+    """Regression: the containers differed in the options that they record."""
+    model = symbolic()
+    forms = ["x:2x3x4", "2x3x4", "x[2,3,4]", "x,float32,[2,3,4]"]
+    forms.append([{"input_name": "x", "input_type": "float", "input_shape": [2, 3, 4]}])
+    first, *others = (
+        qaic.compile(model, model_inputs=form, output_dir=tmp_path / str(at)).path.read_bytes()
+        for at, form in enumerate(forms)
+    )
+    assert all(other == first for other in others)
+    recorded = qaic.Qpc(tmp_path / "1").options["model_inputs"]
+    assert recorded == [{"input_name": "x", "input_shape": [2, 3, 4]}]
 
 
 def test_symbol_the_model_lacks_is_a_warning(caplog):

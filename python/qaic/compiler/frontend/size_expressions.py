@@ -57,6 +57,32 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int | None:
     return size if abs(size) < _LARGEST else None
 
 
+def solve(text: str, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """Compute the size of the only unknown symbol of an expression, whose own size is in `sizes`.
+
+    Returns None unless there is one such symbol, and sums and products of it that have a solution.
+    """
+    tree = _parsed(text)
+    unknown = _names(tree) - sizes.keys()
+    if len(unknown) != 1 or not _is_polynomial(tree):
+        return None
+    (symbol,) = unknown
+    first, second = (_value(tree, {**sizes, symbol: size}) for size in (1, 2))
+    if first == second:
+        return None
+    found = 1 + (sizes[text] - first) // (second - first)
+    if found < 1 or _value(tree, {**sizes, symbol: found}) != sizes[text]:
+        return None
+    return {symbol: found}
+
+
+def _is_polynomial(tree: _Tree) -> bool:
+    if not isinstance(tree, tuple):
+        return True
+    is_exact = tree[0] in {operator.add, operator.sub, operator.mul}
+    return is_exact and all(_is_polynomial(operand) for operand in tree[1])
+
+
 def _names(tree: _Tree) -> frozenset[str]:
     if isinstance(tree, tuple):
         return frozenset().union(*(_names(operand) for operand in tree[1]))

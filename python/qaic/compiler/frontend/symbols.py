@@ -14,7 +14,7 @@ from onnx import shape_inference
 
 from qaic.compiler.diagnostics.messages import engine_reason, listing, refuse, warn
 from qaic.compiler.frontend.example_sizes import example_shape, example_sizes
-from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
+from qaic.compiler.frontend.size_expressions import evaluate, solve, symbols_in
 from qaic.compiler.frontend.validation import with_named_nodes
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
 from qaic.compiler.ir.graph_edits import set_shape
@@ -65,8 +65,11 @@ def bind(
     """
     sets = [{**given, **entry.symbols} for entry in entries] or [dict(given)]
     _warn_unknown(model.graph, given, entries)
+    defined = [set(values) for values in sets]
     for spec in specs:
         _apply_spec(model.graph, spec, sets)
+    for values, known in zip(sets, defined, strict=True):
+        _solve(values, [text for text in values if text not in known and symbols_in(text) != {text}])
     substitute(model, common_sizes(sets))
     if len(sets) == 1:
         require_static(model.graph.input, entries[0].name if entries else None, sets[0])
@@ -224,12 +227,12 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
     if not tensor.HasField("shape"):
         set_shape(value, [None] * len(shape))
     for position, (dim, size) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
-        if size < 0:
-            raise _option_error(f"{option}: dimension {position} is {size}, expected at least 0", name)
         if dim.HasField("dim_value") and dim.dim_value != size:
             raise _option_error(
                 f"{option}: dimension {position} is {size}, but the model fixes it to {dim.dim_value}", name
             )
+        if size < 1 and not dim.HasField("dim_value"):
+            raise _option_error(f"{option}: dimension {position} is {size}, expected at least 1", name)
         for values in sets if dim.dim_param else ():
             before = values.setdefault(dim.dim_param, size)
             if before != size:
@@ -239,6 +242,20 @@ def _apply_spec(graph: onnx.GraphProto, spec: ModelInput, sets: Sequence[dict[st
                     name,
                 )
         dim.dim_value = size
+
+
+def _solve(values: dict[str, int], expressions: Sequence[str]) -> None:
+    """Add the sizes of symbols that follow from sizes of expressions, and refuse sizes that contradict."""
+    while found := next(filter(None, (solve(text, values) for text in expressions)), None):
+        values |= found
+    for text in expressions:
+        parts = {name: values[name] for name in sorted(symbols_in(text)) if name in values}
+        size = evaluate(text, parts)
+        if size not in {None, values[text]}:
+            sizes = ", ".join(f"{name!r} = {number}" for name, number in parts.items())
+            raise _option_error(
+                f"model_inputs: the dimension {text!r} is {values[text]}, but with {sizes} it is {size}", text
+            )
 
 
 def _require_static(

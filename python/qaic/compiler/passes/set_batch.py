@@ -5,7 +5,7 @@ nodes. This pass rewrites both. The inferred shapes of the outputs then show whe
 batch size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,18 +20,20 @@ from qaic.compiler.ir.graph_walk import SHAPE_READERS, FreshNames, standard, sub
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.passes.shape_inference.infer_shapes import sizes_of
 from qaic.errors import OptionConflictError
+from qaic.options.codecs.structures import ModelInput
+from qaic.options.table import CompileOptions
 
 #: the batch that exporters trace with
 _TRACED: Final = 1
 
 
-def _batched_sizes(model: Model, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
-    """Set the first dimension of each input to `batch` if it is 1 or a symbol.
+def _batched_sizes(model: Model, options: CompileOptions) -> dict[str, int]:
+    """Set the first dimension of each input to ``batchsize`` if it is 1 or a symbol.
 
-    Returns `given`, the values of ``onnx_define_symbol``, and the sizes of symbols that mean the batch.
+    Returns the values of ``onnx_define_symbol``, and the sizes of symbols that mean the batch.
     """
-    proto = model.proto
-    values = dict(given)
+    proto, batch = model.proto, options.batchsize
+    values = dict(options.onnx_define_symbol)
     if batch is None:
         return values
     named: set[str] = set()
@@ -59,6 +61,7 @@ def _batched_sizes(model: Model, batch: int | None, given: Mapping[str, int]) ->
             expected="at least one",
             fix="omit batchsize, or export the model with a symbolic first dimension",
         )
+    _check_shapes(options.model_inputs, batch, named, len(proto.graph.input))
     if batch == _TRACED or not (traced or _claims_traced(proto)):
         return values
     claims = _claims_traced(proto)
@@ -68,6 +71,20 @@ def _batched_sizes(model: Model, batch: int | None, given: Mapping[str, int]) ->
             clear_dim(value, 0)
     _require_batch(model, claims, batch, values)
     return values
+
+
+def _check_shapes(specs: Sequence[ModelInput], batch: int, named: set[str], inputs: int) -> None:
+    """Refuse a shape with another first dimension than `batch`, which the inputs in `named` have."""
+    for spec in specs:
+        is_batched = spec.input_name in named or (not spec.input_name and inputs == 1)
+        if is_batched and spec.input_shape and spec.input_shape[0] != batch:
+            what = f"input {spec.input_name!r}" if spec.input_name else "the input"
+            raise OptionConflictError(
+                f"batchsize is {batch}, but model_inputs gives {spec.input_shape[0]} to the first dimension "
+                f"of {what}: omit batchsize, or give both the same size",
+                code="option.batchsize",
+                context={"options": ["batchsize", "model_inputs"]},
+            )
 
 
 def _define(values: dict[str, int], symbol: str, batch: int) -> None:
@@ -144,7 +161,7 @@ def _require_batch(model: Model, claims: set[str], batch: int, values: Mapping[s
 def bind_symbols_pass(model: Model, context: Context) -> None:
     """Set the size of the batch and of every symbolic dimension in each specialization."""
     options = context.options
-    defined = _batched_sizes(model, options.batchsize, options.onnx_define_symbol)
+    defined = _batched_sizes(model, options)
     model.requested = options.network_specialization_config or sizes_of(
         model.proto, options.dynamic_shape_input, defined
     )

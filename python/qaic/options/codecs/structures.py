@@ -233,8 +233,9 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
             described = self._input(item)
             name = described.input_name
             if name in inputs:
+                which = f"the input {format_value(name)}" if name else "an input without a name"
                 raise ValueMismatchError(
-                    "one description per input", f"two of the input {format_value(name)}"
+                    "one description for each input, with its name, as a:1x3", f"two of {which}"
                 )
             inputs[name] = described
         return tuple(inputs.values())
