@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import accuracy_models as models
 import qaic
 from qaic import accuracy
+from qaic.accuracy.precision_search import trials
 from qaic.accuracy.precision_search.targets import Target, parse
 from qaic.errors import OptionError, StateError
 
@@ -198,3 +199,12 @@ def test_one_precision_at_a_time():
     model, samples, _ = models.overflowing(())
     with pytest.raises(OptionError, match="expected one precision"):
         accuracy.search(model, to="fp16,int8", samples=samples, target="sqnr>=1")
+
+
+@pytest.mark.parametrize("cores", [1, 10, 16])
+def test_parallel_samples_fit_on_the_card(monkeypatch, cores):
+    """Regression: with two processors, a search needed two times the cores of the program."""
+    monkeypatch.setattr(trials, "sched_getaffinity", lambda _: set(range(4)))
+    model, samples, _ = models.overflowing((1,))
+    plan = accuracy.search(model, to="fp16", samples=samples, target="sqnr>=40", aic_num_cores=cores)
+    assert plan.is_reached

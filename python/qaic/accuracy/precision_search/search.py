@@ -182,7 +182,7 @@ class _Search:
         with open_cache().work_folder() as folder, silenced():
             path = folder / "program.bin"
             self._source.write(path, half, single)
-            found = run_passages(path, back, self._decoder)
+            found = run_passages(path, back, self._decoder, self._source.options.aic_num_cores)
         return self._target.score(found, [passage.reference for passage in back])
 
     def _grown(self) -> list[Operation]:

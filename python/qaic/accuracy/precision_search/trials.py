@@ -19,7 +19,7 @@ from qaic.accuracy.precision_search.targets import Score, Target
 from qaic.accuracy.prepared import PreparedModel
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
-from qaic.compiler.calibration.collector import load_program
+from qaic.compiler.calibration.collector import CORES, load_program
 from qaic.compiler.diagnostics.messages import silenced
 
 Arrays = dict[str, NDArray[Any]]
@@ -140,16 +140,20 @@ class Trials:
             path = folder / "program.bin"
             self._source.write(path, half, single)
             self._source.progress.stage(f"trial {self.count}")
-            return run_passages(path, self._passages, self._decoder)
+            return run_passages(path, self._passages, self._decoder, self._source.options.aic_num_cores)
 
 
-def run_passages(path: Path, passages: Sequence[Passage], decoder: Decoder | None) -> list[Arrays]:
+def run_passages(
+    path: Path, passages: Sequence[Passage], decoder: Decoder | None, cores: int
+) -> list[Arrays]:
     """Run a program on the inputs of passages; return the compared outputs of each.
 
-    Prompts run one after the other, because they change state; other samples run in parallel.
+    Prompts run one after the other, because they change state; other samples run in parallel, each on
+    `cores` of the virtual card.
     """
     has_state = decoder is not None or any(len(passage.feeds) > 1 for passage in passages)
-    workers = 1 if has_state else min(len(sched_getaffinity(0)), _MOST_WORKERS, len(passages))
+    most = min(len(sched_getaffinity(0)), _MOST_WORKERS, len(passages), CORES // max(cores, 1))
+    workers = 1 if has_state else max(1, most)
     program = load_program(path, workers)
     if workers == 1:
         return [_one(program, passage, decoder) for passage in passages]

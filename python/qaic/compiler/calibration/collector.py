@@ -201,7 +201,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
 
 
 #: cores of the virtual device
-_CORES: Final = 16
+CORES: Final = 16
 #: most bytes of outputs of all workers together; the number of workers follows from it
 _MOST_BYTES: Final = 1 << 30
 
@@ -295,7 +295,7 @@ def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: Compi
     if any(item.is_state for item in inputs):
         return 1
     wanted = options.profiling_threads or len(sched_getaffinity(0))
-    return max(1, min(wanted, _CORES, _MOST_BYTES // max(output_bytes, 1)))
+    return max(1, min(wanted, CORES, _MOST_BYTES // max(output_bytes, 1)))
 
 
 @dataclass(eq=False)
