@@ -71,6 +71,8 @@ def faulty_integers(model, samples):
         (lambda: faulty_half("underflow"), "underflow"),
         (lambda: faulty_integers(*residual()), "outlier channel"),
         (lambda: faulty_integers(*models.convolutional(outlier=1000.0)), "outlier channel"),
+        (lambda: faulty_integers(*residual(scale=1.0)), "none"),
+        (lambda: faulty_integers(*models.attention()), "none"),
     ],
 )
 def test_the_error_falls_with_the_nodes_of_the_remedy(made, reason):

@@ -55,8 +55,9 @@ def _kept(names: Sequence[str], calibration: Calibration | None) -> str:
     if len(names) > _MOST_NAMES:
         listed = f"[{listing([*names], _MOST_NAMES)}]"
     has_file = calibration is not None and calibration.options.node_precision_info_file is not None
-    added = "with these also in" if has_file else "with"
-    return f"keep {nodes} in float32 (node_precision_info_file {added} FP32NodeInstanceNames: {listed})"
+    named = f"FP32NodeInstanceNames: {listed}"
+    named = f"add to {named}" if has_file else f"with {named}"
+    return f"keep {nodes} in float32 (node_precision_info_file {named})"
 
 
 def _options(reason: Reason, node: ObservedNode, calibration: Calibration | None) -> Iterator[str]:

@@ -17,6 +17,7 @@ from qaic.accuracy.decoding import Decoder, Passage
 from qaic.accuracy.observed import Kind, ObservedNode
 from qaic.accuracy.precision_search.targets import Score, Target
 from qaic.accuracy.prepared import PreparedModel
+from qaic.accuracy.propagation import noise, parts_at_outputs
 from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
 from qaic.compiler.cache import open_cache
 from qaic.compiler.calibration.collector import CORES, load_program
@@ -40,47 +41,18 @@ def ranked_operations(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]
         for name in node.inputs:
             readers.setdefault(name, []).append(at)
     errors: list[tuple[float, int, list[int]]] = []
-    travel = _travel(accuracy, nodes)
+    columns = (accuracy.nodes[name].tolist() for name in ("own_sqnr_db", "inherited_sqnr_db"))
+    parts = parts_at_outputs(nodes, *columns)
     for at, (node, row) in enumerate(zip(nodes, accuracy.nodes, strict=True)):
-        own = _noise(float(row["own_sqnr_db"]))
+        own = noise(float(row["own_sqnr_db"]))
         of_weights = own * float(row["weights_share"])
-        size = math.inf if row["overflow"] > 0 else (own - of_weights) * travel[at]
+        size = math.inf if row["overflow"] > 0 else (own - of_weights) * parts[at]
         errors.append((size, at, [at, *readers.get(node.value, ())]))
-        errors.append((of_weights * travel[at], at, [at]))
+        errors.append((of_weights * parts[at], at, [at]))
     found: dict[Operation, None] = {}
     for _, _, places in sorted(errors, key=lambda item: (-item[0], item[1], len(item[2]))):
         found |= {Operation(nodes[at].kept_by): None for at in places if nodes[at].kind is not Kind.FLOAT}
     return list(found)
-
-
-def _travel(accuracy: PrecisionAccuracy, nodes: Sequence[ObservedNode]) -> list[float]:
-    """Return, for each node, the part of an error in its result that reaches the outputs."""
-    own = [_noise(float(row["own_sqnr_db"])) for row in accuracy.nodes]
-    inherited = [_noise(float(row["inherited_sqnr_db"])) for row in accuracy.nodes]
-    at_value = {node.value: at for at, node in enumerate(nodes)}
-    reads = [[at_value[name] for name in node.inputs if name in at_value] for node in nodes]
-    is_read = {place for places in reads for place in places}
-    travel = [0.0 if at in is_read else 1.0 for at in range(len(nodes))]
-    for at in range(len(nodes) - 1, -1, -1):
-        given = sum(inherited[place] for place in reads[at])
-        if not given:
-            continue
-        # Errors may cancel, so that a node inherits less than it adds; its operands still matter then.
-        gain = max(inherited[at] - own[at], inherited[at] / _LEAST_PART) / given
-        for place in reads[at]:
-            travel[place] += gain * travel[at]
-    return travel
-
-
-#: divisor of an inherited error; at least this part is assumed to come from the operands
-_LEAST_PART: Final = 10
-
-
-def _noise(sqnr_db: float) -> float:
-    """Return the power of an error divided by the power of its value, at most 1 for a lost value."""
-    if math.isnan(sqnr_db):
-        return 0.0
-    return 1.0 if sqnr_db <= 0 else 10 ** (-sqnr_db / 10)
 
 
 #: programs that run at the same time; each has a thread of the engine

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,14 @@ from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.metrics import OutputAccuracy, decibel_text
 from qaic.accuracy.observed import ObservedNode
+from qaic.accuracy.propagation import noise, parts_at_outputs
 from qaic.accuracy.reasons import LOW_SQNR_DB, Measured, Reason, masked_values, measured, reason_of
 from qaic.accuracy.remedies import names_to_keep, remedy
 from qaic.report import Prose
 from qaic.support.text import counted, percentage, three_digits
 
+#: a node, its measurements and its reason
+_Pair: TypeAlias = tuple[ObservedNode, tuple[Measured, Reason]]
 #: columns of `AccuracyReport.nodes`
 NODE_DTYPE: Final = np.dtype(
     [
@@ -203,14 +206,14 @@ class PrecisionAccuracy:
         """The node to examine first, or None.
 
         This is the first node that overflows. If no node overflows and the verdict is ``fair`` or ``wrong``,
-        it is the node that loses most, among the nodes with a reason if there are any.
+        it is the node with a reason that loses most. If none has a reason, it is the node whose error
+        contributes most to the outputs.
         """
         pairs = list(zip(self._capture.nodes, self._measured, strict=True))
         chosen = next((pair for pair in pairs if pair[1][1] is Reason.OVERFLOW), None)
         if chosen is None and self.verdict in {"fair", "wrong"}:
-            lossy = [pair for pair in pairs if pair[1][1] is not Reason.MASKED]
-            with_reason = [pair for pair in lossy if pair[1][1] is not Reason.NONE]
-            chosen = min(with_reason or lossy, key=_loss, default=None)
+            with_reason = [pair for pair in pairs if pair[1][1] not in {Reason.MASKED, Reason.NONE}]
+            chosen = min(with_reason, key=_loss, default=None) or self._largest_contribution(pairs)
         if chosen is None:
             return None
         node, (own, reason) = chosen = self._source(chosen)
@@ -227,7 +230,17 @@ class PrecisionAccuracy:
             remedy(reason, node, names, self._capture.calibration),
         )
 
-    def _source(self, pair: tuple[ObservedNode, tuple[Measured, Reason]]) -> Any:
+    def _largest_contribution(self, pairs: Sequence[_Pair]) -> _Pair | None:
+        """Return the unmasked node whose own error contributes most to the outputs."""
+        own_db = [own.own_sqnr_db for _, (own, _) in pairs]
+        parts = parts_at_outputs(
+            self._capture.nodes, own_db, [own.inherited_sqnr_db for _, (own, _) in pairs]
+        )
+        size = [noise(error) * part for error, part in zip(own_db, parts, strict=True)]
+        places = [at for at, pair in enumerate(pairs) if pair[1][1] is not Reason.MASKED]
+        return pairs[max(places, key=size.__getitem__)] if places else None
+
+    def _source(self, pair: _Pair) -> _Pair:
         """Return the node that computes an outlier channel; later nodes only pass the channel on."""
         found = {
             node.value: (node, own)
@@ -368,7 +381,7 @@ def _figures(output: OutputAccuracy) -> Iterator[str]:
         yield f"not finite from element {element} of sample {sample + 1} on"
 
 
-def _loss(pair: tuple[Any, tuple[Measured, Reason]]) -> float:
+def _loss(pair: _Pair) -> float:
     """Order nodes by their loss beyond that of their precision."""
     node, (own, reason) = pair
     loss = own.inherited_sqnr_db if reason is Reason.CANCELLATION else own.own_sqnr_db
