@@ -196,6 +196,26 @@ def test_the_next_step_of_a_program_with_state_measures_it(call, tmp_path, monke
     assert "--streams 2: a program with retained state runs one stream" in err
 
 
+@pytest.mark.parametrize("first", [["n", None], [None, "2*n"], ["n", "n*m"], ["past + seq", None]])
+@pytest.mark.parametrize("second", [["n*m", "n"], ["past", "past + seq"], [None, "(n + 1)//2"], ["2*n", 3]])
+@pytest.mark.parametrize("given", [[], ["--shape=a:3x6"]])
+def test_one_hint_gives_all_sizes(call, tmp_path, first, second, given):
+    """Regression: a hint gave the sizes of some inputs, and the next error asked for those of the others."""
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("a", first), ("b", second), ("y", None), ("z", None))
+    ]
+    nodes = [helper.make_node("Neg", ["a"], ["y"]), helper.make_node("Neg", ["b"], ["z"])]
+    graph = helper.make_graph(nodes, "g", values[:2], values[2:])
+    imports = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "m.onnx")
+    code, _, err = call("inspect", "m.onnx", *given)
+    if code:
+        flags = shlex.split(err.splitlines()[-1].partition("e.g. ")[2])
+        code, _, err = call("inspect", "m.onnx", *given, *flags)
+    assert code == 0, err
+
+
 def test_an_unknown_option_points_to_the_help_of_its_command(call, model):
     code, _, err = call("compile", model, "--nothing-like-it")
     assert code == 2

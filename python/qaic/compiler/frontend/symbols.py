@@ -6,7 +6,6 @@ A container has buffers of fixed size, so every dimension of an input must first
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import NoneType
 from typing import Any, Final
 
 import onnx
@@ -147,15 +146,18 @@ def require_static(
     # One error lists all symbols.
     texts = {dim.dim_param for value in listed for dim in _dims(value)} - {""}
     parts = frozenset[str]().union(*(symbols_in(text) for text in texts))
-    # Shapes of inputs give no size to symbols that occur only in expressions.
-    wanted = (str, NoneType) if texts == parts else NoneType
+    # An input without a shape has one dim as an example.
+    shapes = {
+        value.name: [None] if _has_no_shape(value) else [_size(dim) for dim in _dims(value)]
+        for value in listed
+    }
+    # A few symbols are shorter than all shapes with expressions, if symbols are sufficient.
+    needs_shapes = texts == parts or any(None in shape for shape in shapes.values())
     open_inputs = [
         value
         for value in listed
-        if any(isinstance(_size(dim), wanted) for dim in _dims(value)) or _has_no_shape(value)
+        if needs_shapes and any(not isinstance(size, int) for size in shapes[value.name])
     ]
-    # An input without a shape has one dim as an example.
-    shapes = {value.name: [_size(dim) for dim in _dims(value)] or [None] for value in listed}
     examples = {**example_sizes(shapes.values()), **sizes}
     sized = [
         {
