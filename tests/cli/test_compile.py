@@ -500,7 +500,7 @@ def test_exec_works_without_a_directory(model, capsys):
 
 
 def test_the_version_stands_alone_or_among_flags(model, out, capsys):
-    for flag in ("-version", "--version"):
+    for flag in ("-V", "-version", "--version"):
         assert compile_tool.main([flag]) == 0
         assert capsys.readouterr().out == f"qaic-compile {qaic.__version__}\n"
     assert compile_tool.main([f"-m={model}", "-version", BATCH, f"-aic-binary-dir={out}"]) == 0

@@ -36,10 +36,18 @@ def test_every_kind_of_error_has_its_exit_code(error, code, capsys):
 
 def test_hints_follow_the_error(capsys):
     def tool(_argv):
-        raise errors.StateError("nothing there", code="x", hints=("do this", "or that"))
+        raise errors.StateError("nothing there", code="x.y", hints=("do this", "or that"))
 
     assert console.run(tool, []) == 1
-    assert capsys.readouterr().err == "error: nothing there\nhint: do this\nhint: or that\n"
+    assert capsys.readouterr().err == "error: nothing there [x.y]\nhint: do this\nhint: or that\n"
+
+
+def test_the_code_follows_the_first_line_of_an_error(capsys):
+    def tool(_argv):
+        raise errors.OptionError("2 options are wrong:\n  a: no\n  b: no", code="x.y")
+
+    assert console.run(tool, []) == 2
+    assert capsys.readouterr().err == "error: 2 options are wrong: [x.y]\n  a: no\n  b: no\n"
 
 
 @pytest.mark.parametrize(

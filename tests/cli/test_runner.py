@@ -171,7 +171,7 @@ def test_outputs_as_expected(tool, pair, tmp_path):
     good = [*files, "-o", raw(tmp_path, "d", a - b)]
     code, lines, err = tool("-t", pair, *good, "-n", "30", "-v")
     assert (code, err) == (0, "")
-    assert "Outputs of 30 inferences are as expected" in lines
+    assert "Outputs as expected: 30 inferences" in lines
 
 
 def test_outputs_that_differ_are_reported_at_the_end(tool, pair, tmp_path):
@@ -446,7 +446,10 @@ def test_faults_of_the_device_end_the_run(tool, program, noop, plan, options, co
 def test_more_activations_than_cores_are_a_device_failure(tool, program):
     code, _, err = tool("-t", program, "-a", "17")
     assert code == 3
-    assert err == "error: device 0 has 16 cores; -a 17 needs 17\nhint: the largest value is -a 16\n"
+    assert (
+        err
+        == "error: device 0 has 16 cores; -a 17 needs 17 [device.busy]\nhint: the largest value is -a 16\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -477,6 +480,8 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["--aic-batch-json-input", "y", "-o", "z"], 2, "-o compares all inferences"),
         (["-i", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["-i", "."], 1, "error: .: Is a directory"),
+        (["-i", "x=a b.raw"], 1, "hint: give -i 'a b.raw'"),
+        (["-i", "y=a.raw"], 1, "error: y=a.raw: No such file or directory"),
         (["-o", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (
             ["-i", "a", "-i", "b"],
@@ -488,7 +493,7 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
             1,
             "-o: found 2 files, expected one for each output of the program: 'y' (32 bytes)",
         ),
-        (["--write-output-start-iter", "3", "-n", "3"], 2, "end at inference 4, but only 3 are run"),
+        (["--write-output-start-iter", "3", "-n", "3"], 2, "end at inference 4, but the run ends after 3"),
         (["--write-output-dir", "no/where"], 1, "error: no/where: No such file or directory"),
         (["--aic-batch-input-directory", "nowhere"], 1, "error: nowhere: No such file or directory"),
         (["--aic-batch-input-file-list", "nowhere"], 1, "error: nowhere: No such file or directory"),

@@ -134,7 +134,8 @@ def test_a_program_without_statistics_has_no_metrics_and_no_buffers(tool, silent
         code, lines, err = tool("-t", silent, "--aic-profiling-type", kind, "--aic-profiling-out-dir", "out")
         assert code == 1
         assert err.startswith(
-            f"error: --aic-profiling-type {kind}: the program has no device statistics\nhint: "
+            f"error: --aic-profiling-type {kind}: the program has no device statistics "
+            "[runner.no_statistics]\nhint: "
         )
         assert not lines[1:]
     assert not list(tmp_path.iterdir())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HELP: Final = frozenset({"-h", "-help", "--help", "--h", "-u", "-usage", "--usage"})
 
-_VERSION: Final = frozenset({"-version", "--version"})
+_VERSION: Final = frozenset({"-V", "-version", "--version"})
 
 #: options that write a file about the model; without a directory for the container, this is all the tool does
 _DUMPS: Final = (
@@ -77,7 +77,7 @@ def _resolved(argv: Sequence[str], name: str) -> ResolvedOptions | None:
     try:
         return resolve({}, options_path=None, model_is_container=False, flags=read_argv(argv))
     except OptionError as error:
-        print_message("error", error.message, *error.hints, f"`{name} -h` shows the options")
+        print_message("error", error.message, *error.hints, f"`{name} -h` shows the options", code=error.code)
         return None
     except OSError as error:
         # Only the options file is opened here; options report errors of other files.

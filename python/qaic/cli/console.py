@@ -145,12 +145,19 @@ def print_reports(reports: "Sequence[Report]", width: int | None = None, whole: 
     print_text(rendered(in_flags(reports), "text", width=width or text_width(), whole=whole).rstrip("\n"))
 
 
-def print_message(kind: str, text: str, *hints: str, verbatim: bool = False) -> None:
+def with_code(text: str, code: str) -> str:
+    """Return a message whose first line ends with its error code, for ``openqaic explain CODE``."""
+    first, line_end, more = text.partition("\n")
+    return f"{first} [{code}]{line_end}{more}" if code else text
+
+
+def print_message(kind: str, text: str, *hints: str, code: str = "", verbatim: bool = False) -> None:
     """Print an error and hints to stderr, with options in the form of the tool, unless ``verbatim``.
 
-    Lines after the first are indented, so that a name with a line end cannot imitate another message.
+    The first line ends with `code`. The other lines are indented, so that a name with a line end cannot
+    imitate another message.
     """
-    text = text if verbatim else _spelled(text)
+    text = with_code(text if verbatim else _spelled(text), code)
     first, *more = text.split("\n")
     lines = [f"{kind}: {first}", *(line if line.startswith(" ") else f"  {line}" for line in more)]
     print_text("\n".join(lines), to=sys.stderr, color=_COLORS.get(kind, ""))
@@ -174,10 +181,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"formatter_class": HelpFormatter, **kwargs})
 
     def add_version(self) -> None:
-        """Declare ``--version``, which shows the name of the tool and the version of the package."""
+        """Declare ``-V``, which shows the name of the tool and the version of the package."""
         from qaic import __version__
 
-        self.add_argument("--version", action="version", version=f"{self.prog.split()[0]} {__version__}")
+        version = f"{self.prog.split()[0]} {__version__}"
+        self.add_argument("-V", "--version", action="version", version=version, help="show the version")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse all arguments; the error about an unknown option suggests the nearest option."""
@@ -404,7 +412,7 @@ def run(tool: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int
         # Names of the user may be names of options.
         spelling = _spelling.get(_Spelling())
         _spelling.set(spelling._replace(names=spelling.names.union(names_in(error))))
-        print_message("error", message, *error.hints)
+        print_message("error", message, *error.hints, code=error.code)
         return exit_code(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

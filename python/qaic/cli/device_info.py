@@ -355,7 +355,7 @@ class DeviceTable:
         size = os.get_terminal_size(sys.stdout.fileno())
         lines = [line[: size.columns] for line in self._lines(devices, size.columns)]
         if len(lines) > size.lines:
-            hidden = f"... {len(lines) - size.lines + 1} more lines; {_KEYS}"
+            hidden = f"... {len(lines) - size.lines + 1} more; {_KEYS}"
             lines[size.lines - 1 :] = [hidden[: size.columns]]
         sys.stdout.write(_TOP + "\n".join(line + _END_OF_LINE for line in lines) + _BELOW)
         sys.stdout.flush()

@@ -161,7 +161,7 @@ def _act(arguments: argparse.Namespace) -> int:
                 source.reset(device.qid)
             except DeviceError as error:
                 # The others are reset anyway.
-                print_message("error", f"QID {device.qid}: {error.message}", *error.hints)
+                print_message("error", f"QID {device.qid}: {error.message}", *error.hints, code=error.code)
                 code = DEVICE
                 continue
             why = "reset; its programs are lost, and it is usable when qaic-util shows it as Ready"

@@ -89,8 +89,9 @@ def test_tolerances_out_of_place_are_refused(model, arguments):
         raise SystemExit(main(["run", model, *arguments]))
 
 
-@pytest.mark.parametrize("tool", ["compile", "opstats", "qpc", "runner", "util"])
-def test_every_tool_shows_its_version(tool, capsys):
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+@pytest.mark.parametrize("tool", ["compile", "openqaic", "opstats", "qpc", "runner", "util"])
+def test_every_tool_shows_its_version(tool, flag, capsys):
     with pytest.raises(SystemExit, match="0"):
-        raise SystemExit(importlib.import_module(f"qaic.cli.{tool}").main(["--version"]))
+        raise SystemExit(importlib.import_module(f"qaic.cli.{tool}").main([flag]))
     assert capsys.readouterr().out.splitlines()[0].endswith(f" {qaic.__version__}")

@@ -204,7 +204,7 @@ def test_no_buffers(run, folder):
     assert (code, out) == (1, "")
     assert err == (
         "error: stats: no file is named <prefix>-program-<P>[-activation-<A>]-inf-<I>-<network>"
-        "-aiccyclecounts[_<slice>_].bin\n"
+        "-aiccyclecounts[_<slice>_].bin [stats.no_buffers]\n"
         "hint: such files come from qaic-runner with --aic-profiling-type=raw_device_stats\n"
     )
 

@@ -152,7 +152,7 @@ def test_only_bad_files_are_a_failure(report, tmp_path):
     (tmp_path / name_of(0)).write_bytes(b"")
     code, out, err = report("-i", tmp_path)
     assert (code, out) == (1, "")
-    assert "none of 1 stats buffers could be read" in err
+    assert "found no valid stats buffer in 1 file" in err
 
 
 @pytest.mark.parametrize(

@@ -406,7 +406,9 @@ def test_a_broken_file_is_one_line_on_stderr(run, command):
     arguments = ["-o", "out"] if command == "extract" else []
     code, out, err = run(command, TRUNCATED, *arguments)
     assert (code, out) == (1, "")
-    assert err == f"error: {TRUNCATED}: the header declares 2830 bytes, the file has 2730\n"
+    assert (
+        err == f"error: {TRUNCATED}: the header declares 2830 bytes, the file has 2730 [qpc.size_mismatch]\n"
+    )
     assert list(Path().iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from qaic.cli.console import print_message
 from qaic.cli.openqaic.commands.compile import Program, compile_model
 from qaic.cli.openqaic.compile_options import given_options, resolve_options, set_stats_level
 from qaic.cli.openqaic.pictures import UNCHANGED, Pixels
-from qaic.cli.openqaic.tensor_files import read_inputs
+from qaic.cli.openqaic.tensor_files import naming_files, read_inputs
 from qaic.errors import OptionError, StateError
 from qaic.model_path import find_model
 from qaic.qpc import Qpc
@@ -73,11 +73,13 @@ def measured(
         Session(program, **device) as session,
         status_line(lambda: f"measuring {counted(inferences, 'inference')}"),
     ):
-        feeds = read_inputs(inputs, session.model_input_shape_dict, pixels)
-        for _ in range(warm_up):
-            session.run(feeds)
+        shapes = session.model_input_shape_dict
+        feeds = read_inputs(inputs, shapes, pixels)
+        with naming_files(inputs, shapes):
+            for _ in range(warm_up):
+                session.run(feeds)
         session.setup()
-        with session.profile() as profile:
+        with naming_files(inputs, shapes), session.profile() as profile:
             for _ in range(inferences):
                 session.run(feeds)
     if not profile.device:

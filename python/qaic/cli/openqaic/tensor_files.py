@@ -1,7 +1,9 @@
 """Inputs of an inference from files, and outputs to files."""
 
+import math
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from qaic.errors import InputError
 from qaic.model_path import missing_file
 from qaic.options.names import nearest
 from qaic.runtime.benchmark import random_inputs
-from qaic.runtime.shapes import ShapeDict
+from qaic.runtime.shapes import ShapeAndType, ShapeDict
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.program_names import archive_names
+from qaic.support.text import counted
 
 
 def read_inputs(
@@ -43,6 +46,48 @@ def read_inputs(
     return found
 
 
+@contextmanager
+def naming_files(given: Sequence[str], inputs: ShapeDict) -> Iterator[None]:
+    """Add the files of a command line to errors about their arrays.
+
+    `given` and `inputs` are as for `read_inputs`.
+    """
+    try:
+        yield
+    except InputError as error:
+        about = str(error.context.get("name", ""))
+        files = [path for name, path in map(_name_and_file, given) if not name or about in {"", name}]
+        if not files:
+            raise
+        if error.code == "input.shape" and _is_raw(files[0]):
+            raise _wrong_size(files[0], about, inputs[about]) from error
+        raise type(error)(
+            f"{', '.join(map(str, files))}: {error.message}",
+            code=error.code,
+            context=error.context,
+            hints=error.hints,
+        ) from error
+
+
+def _name_and_file(text: str) -> tuple[str, Path]:
+    """Return the parts of ``NAME=FILE``; the name is empty if there is none."""
+    name, assigned, file = text.partition("=")
+    return (name, Path(file)) if assigned else ("", Path(text))
+
+
+def _is_raw(path: Path) -> bool:
+    return path.suffix.lower() not in {".npy", ".npz", *SUFFIXES}
+
+
+def _wrong_size(path: Path, name: str, expected: ShapeAndType) -> InputError:
+    shape, dtype = list(expected.shape), expected.dtype
+    found = counted(path.stat().st_size, "byte")
+    needed = counted(math.prod(shape) * dtype.itemsize, "byte")
+    return InputError(
+        f"{path} has {found}; input {name!r} ({dtype} {shape}) needs {needed}", code="run.input_size"
+    )
+
+
 def _check_name(text: str, name: str, inputs: ShapeDict) -> None:
     if name not in inputs:
         near = nearest(name, inputs)
@@ -54,10 +99,7 @@ def _check_name(text: str, name: str, inputs: ShapeDict) -> None:
 
 
 def _arrays(text: str, inputs: ShapeDict, pixels: Pixels) -> list[tuple[str, NDArray[Any]]]:
-    name, assigned, file = text.partition("=")
-    if not assigned:
-        name, file = "", text
-    path = Path(file)
+    name, path = _name_and_file(text)
     if name:
         _check_name(text, name, inputs)
     if path.suffix == ".npz":
@@ -87,13 +129,8 @@ def _arrays(text: str, inputs: ShapeDict, pixels: Pixels) -> list[tuple[str, NDA
     if path.suffix.lower() in SUFFIXES:
         return [(name, read_picture(path, name, inputs[name], pixels))]
     dtype = inputs[name].dtype
-    size = path.stat().st_size
-    if size % dtype.itemsize:
-        raise InputError(
-            f"{path} has {size} bytes, not a multiple of the size of a {dtype}; input {name!r} has "
-            f"{dtype.itemsize} bytes per element",
-            code="run.input_size",
-        )
+    if path.stat().st_size % dtype.itemsize:
+        raise _wrong_size(path, name, inputs[name])
     return [(name, np.frombuffer(read_regular(path), dtype))]
 
 

@@ -17,6 +17,7 @@ from qaic.cli.console import (
     print_reports,
     print_text,
     text_width,
+    with_code,
 )
 from qaic.errors import QaicError, StatsError
 from qaic.support.text import counted, nearest_name
@@ -141,7 +142,7 @@ def _capture(
     refusals.show()
     host = _latencies(arguments.latency, place)
     if not buffers and paths:
-        print_message("error", f"none of {len(paths)} stats buffers could be read")
+        print_message("error", f"found no valid stats buffer in {counted(len(paths), 'file')}")
         return None, True
     return Capture(buffers, host=host, name=str(place or files[0]) if paths else ""), bool(refusals.files)
 
@@ -206,7 +207,7 @@ class Refusals:
     def add(self, path: Path, error: QaicError | OSError) -> None:
         """Note the error of a file."""
         if isinstance(error, QaicError):
-            text = f"{error.message.replace(f'{path}: ', '')} [{error.code}]"
+            text = with_code(error.message.replace(f"{path}: ", ""), error.code)
             self._hints.update(dict.fromkeys(_hints_of(error, self._option)))
         else:
             text = error.strerror or str(error)

@@ -196,8 +196,10 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
             # An exit code of 1 would mean that they differ.
             said = error.message if isinstance(error, QaicError) else str(error.strerror)
             hints = error.hints if isinstance(error, QaicError) else ()
+            code = error.code if isinstance(error, QaicError) else ""
             # The error of a damaged container names its file.
-            console.print_message("error", said if said.startswith(path) else f"{path}: {said}", *hints)
+            text = said if said.startswith(path) else f"{path}: {said}"
+            console.print_message("error", text, *hints, code=code)
             return USAGE
     found = differences(opened[0], opened[1])
     if as_json:
@@ -209,4 +211,6 @@ def show_differences(a: str, b: str, *, as_json: bool) -> int:
 
 def _finding_line(finding: Finding) -> str:
     where = f"{escape_unprintable(finding.segment)}: " if finding.segment else ""
-    return f"{finding.severity}: {where}{escape_unprintable(finding.message)} [{finding.code}]"
+    return console.with_code(
+        f"{finding.severity}: {where}{escape_unprintable(finding.message)}", finding.code
+    )

@@ -25,6 +25,7 @@ from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, Q
 from qaic.model_path import missing_file
 from qaic.options.rows.runner import COUNTED, RunnerOptions
 from qaic.support.program_names import QPC_FILE_NAME
+from qaic.support.text import counted
 
 _LOG_LEVELS = (rt.QLogLevel.QL_ERROR, rt.QLogLevel.QL_WARN, rt.QLogLevel.QL_INFO, rt.QLogLevel.QL_DEBUG)
 _MEGABYTE = 2**20
@@ -110,7 +111,7 @@ def _check_range(request: RunRequest, count: int | None) -> None:
     ):
         raise OptionError(
             f"--write-output-start-iter {first} and --write-output-num-samples {samples} end at inference "
-            f"{first + samples}, but only {count} are run",
+            f"{first + samples}, but the run ends after {count}",
             code="runner.write_range",
         )
 
@@ -261,9 +262,9 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     for text in differences:
         print_message("error", f"{text}")
     if options.verbose and plan.comparer is not None and not differences:
-        print_line(f"Outputs of {progress.completed} inferences are as expected")
+        print_line(f"Outputs as expected: {counted(progress.completed, 'inference')}")
     if options.verbose:
-        print_line(f"{progress.completed} inferences completed successfully")
+        print_line(f"{counted(progress.completed, 'inference')} completed successfully")
     return FAILURE if differences else SUCCESS
 
 

@@ -62,7 +62,8 @@ class Binding(NamedTuple):
             return (rows, *self.dims[1:])
         smaller = " or less" if self.partial else ""
         raise InputError(
-            f"{where} has {nbytes} bytes; {self.name!r} takes {self.nbytes}{smaller}", code="runner.file_size"
+            f"{where} has {nbytes} bytes; {self.name!r} takes {self.nbytes}{smaller}",
+            code="runner.file_size",
         )
 
 

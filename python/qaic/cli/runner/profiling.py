@@ -255,7 +255,7 @@ class Recording:
 def _drained(profiler: _core.Profiler) -> _core.Samples:
     samples = profiler.drain()
     if samples.dropped:
-        print_message("note", f"{samples.dropped} inferences were not recorded: the buffer was full")
+        print_message("note", f"inferences not recorded, because the buffer was full: {samples.dropped}")
     return samples
 
 

@@ -1,5 +1,6 @@
 """Inferences of ``qaic-runner`` from random data, raw files, a folder, a list, or a batch file."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
     if options.aic_batch_input_file_list is not None:
         return _listed(options.aic_batch_input_file_list, network, join=options.auto_batch_input)
     if options.input_file:
+        _refuse_names(options.input_file, network)
         for name in options.input_file:
             print_line(f"Input file: {name}")
         return [from_files(network, list(options.input_file), "-i")]
@@ -77,6 +79,22 @@ def requests_of(options: RunnerOptions, program: Path, network: Network) -> list
     if bindings.exists() and not options.unbound_random and not options.bound_random:
         return [_bindings_file(bindings, network)]
     return [_random(network, bounded=not options.unbound_random)]
+
+
+def _refuse_names(files: Sequence[Path], network: Network) -> None:
+    """Refuse ``NAME=FILE``, the form of `openqaic run`."""
+    named = dict(str(path).split("=", 1) for path in files if "=" in str(path) and not path.exists())
+    names = [binding.name for binding in network.inputs]
+    if not named or not named.keys() <= set(names):
+        return
+    name, file = next(iter(named.items()))
+    in_order = [f"-i {shlex.quote(named[name])}" for name in names if name in named]
+    raise InputError(
+        f"-i {name}={file}: found the name of an input, expected a file; -i takes the files in the order of "
+        f"the inputs: {', '.join(names)}",
+        code="runner.input_name",
+        hints=(f"give {' '.join(in_order)}",) if len(in_order) == len(names) else (),
+    )
 
 
 def _random(network: Network, *, bounded: bool) -> Request:

@@ -36,7 +36,7 @@ from qaic.cli.openqaic.arguments import (
 from qaic.cli.openqaic.commands.compile import Program
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view
 from qaic.cli.openqaic.program import check_output_file, files_of, open_program
-from qaic.cli.openqaic.tensor_files import read_inputs
+from qaic.cli.openqaic.tensor_files import naming_files, read_inputs
 from qaic.cli.qpc.facts import facts
 from qaic.cli.runner.latencies import summarize
 from qaic.compiler.ir.graph_walk import all_graphs, op_types
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         inputs = session.model_input_shape_dict
         feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
-        with status_line(lambda: "loading"):
+        with naming_files(arguments.inputs, inputs), status_line(lambda: "loading"):
             session.setup()
             load_s = time.perf_counter() - started
             started = time.perf_counter()

@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.resources import files
+from operator import attrgetter
 
 from qaic import errors
 from qaic._core import error_catalogue
@@ -29,10 +31,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the matching codes."""
-    known = error_codes()
+    known = sorted(error_codes(), key=attrgetter("code", "exception"))
     wanted = arguments.code
     if wanted is None and not arguments.json:
-        print_text(rows_text("code | exception", [(one.code, one.exception) for one in known]))
+        print_text(rows_text("code | exception", _exceptions_of_codes(known)))
         return SUCCESS
     found = [
         one
@@ -59,11 +61,20 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(f"  {meanings[one.exception]}")
         if one.message:
             print_line(f"  for example: {one.message}")
-    if len(found) > 1:
-        print_line(f"{len(found)} codes; next: openqaic explain {found[0].code}")
+    codes = {one.code for one in found}
+    if len(codes) > 1:
+        print_line(f"{len(codes)} codes; next: openqaic explain {found[0].code}")
     else:
         print_line("next: openqaic explain")
     return SUCCESS
+
+
+def _exceptions_of_codes(known: Iterable["ErrorCode"]) -> list[tuple[str, str]]:
+    """Return each code once, in the order of the codes, with the exceptions that have it."""
+    exceptions: dict[str, list[str]] = {}
+    for one in known:
+        exceptions.setdefault(one.code, []).append(one.exception)
+    return [(code, ", ".join(names)) for code, names in exceptions.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from qaic.cli.openqaic.arguments import (
 )
 from qaic.cli.openqaic.compile_options import add_compile_options, next_command
 from qaic.cli.openqaic.program import check_output_file, files_of, open_program
-from qaic.cli.openqaic.tensor_files import find_differences, read_inputs, write_outputs
+from qaic.cli.openqaic.tensor_files import find_differences, naming_files, read_inputs, write_outputs
 from qaic.errors import OptionError
 from qaic.report.text import rows_text
 from qaic.support.status_line import status_line
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
         feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
-        with status_line(lambda: "running"):
+        with naming_files(arguments.inputs, inputs), status_line(lambda: "running"):
             session.setup()
             started = time.perf_counter()
             outputs = session.run(feeds)

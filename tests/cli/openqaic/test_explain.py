@@ -1,0 +1,52 @@
+"""``openqaic explain``, and the codes that error lines end with."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from qaic.cli.openqaic.commands.explain import error_codes
+from session_models import model_of_open_batch, save
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["explain", "device.bsy"], "explain.unknown"),
+        (["cache", "prune"], "cache.limit"),
+        (["compile", "open.onnx", "-o", "program"], "compile.unbound_symbol"),
+    ],
+)
+def test_explain_shows_the_message_with_dots_for_the_values(call, tmp_path, monkeypatch, argv, code):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path, model_of_open_batch()).rename("open.onnx")
+    error = call(*argv)[2].splitlines()[0].removeprefix("error: ")
+    raised, _, printed_code = error.rpartition(" ")
+    assert printed_code == f"[{code}]"
+    shown = [row["message"] for row in json.loads(call("explain", code, "--json")[1])]
+    assert any(re.fullmatch(".+".join(map(re.escape, message.split("..."))), raised) for message in shown)
+
+
+def test_explain_lists_each_code_once_in_order(call):
+    _, *rows = call("explain")[1].splitlines()
+    codes = [row.split()[0] for row in rows]
+    assert codes == sorted(set(codes))
+    assert set(codes) == {one.code for one in error_codes()}
+
+
+def test_code_of_two_exceptions(call):
+    (shared,) = [row for row in call("explain")[1].splitlines() if row.startswith("cache.limit ")]
+    assert shared.split(maxsplit=1)[1].split(", ") == ["OptionConflictError", "OptionError"]
+    assert call("explain", "cache.limit")[1].splitlines()[-1] == "next: openqaic explain"
+
+
+def test_explain_knows_codes_of_both_languages(call):
+    for code, exception in (("device.busy", "DeviceBusyError"), ("option.cache_limit", "OptionError")):
+        out = json.loads(call("explain", code, "--json")[1])
+        assert [(row["code"], row["exception"]) for row in out] == [(code, exception)]
+        assert call("explain", code)[1].endswith("next: openqaic explain\n")
+    out = call("explain", "device")[1]
+    assert "device.lost" in out
+    step = out.splitlines()[-1].partition("next: ")[2]
+    assert call(*shlex.split(step)[1:])[0] == 0
