@@ -69,6 +69,20 @@ def test_crates_depend_downwards(crate):
     assert ours <= RUST_DEPENDENCIES[crate]
 
 
+def test_contributing_lists_every_layer_in_order():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [one["layers"] for one in contracts if one["name"] == "The layers of the product"]
+    names = [layer.replace(":", " ").split() for layer in layers]
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Layers\n")[2]
+    listed = re.findall(r"^    (python|rust)/([^\s,]+(?:, [^\s,]+)*)", text, re.MULTILINE)
+    paths = ", ".join(path for language, path in listed if language == "python")
+    packages = re.findall(r"(?:qaic/|\s)(\w+)(?:/|\.py)(?=,|$)", paths)
+    found = (name for name in packages if name not in {"qaicrt", "QAicApi_pb2"})
+    for layer in names:
+        assert {next(found) for _ in layer} == set(layer)
+    assert {path.rstrip("/") for language, path in listed if language == "rust"} == set(RUST_DEPENDENCIES)
+
+
 def test_only_the_binding_names_pyo3():
     for crate in RUST_DEPENDENCIES:
         manifest = tomllib.loads((ROOT / "rust" / crate / "Cargo.toml").read_text())
