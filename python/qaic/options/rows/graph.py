@@ -156,7 +156,7 @@ class GraphOptions:
         flag=None,
         aic=AicField((), json_key="graph_names", form=JsonForm.NAMES),
     )
-    qpc_crc: bool = switch("Store checksums in the container, and verify them when it is loaded.")
+    qpc_crc: bool = switch("Store checksums of all segments in the container; loading it verifies them.")
     io_encrypt: str | None = option(
         Str(),
         None,
