@@ -203,18 +203,20 @@ pub(crate) fn check_program(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     })
 }
 
-/// Loads a small model in the engine of the `cpu` device, and runs it once if `inputs` is given: name, dtype, dims, and
-/// the bytes of the element that fills the input. Returns the engine's code and message if it refuses the model.
+/// An input of a trial: name, dtype, dims, and the bytes of the element that fills it.
+type TrialArguments = (String, String, Vec<i64>, Vec<u8>);
+
+/// Loads a small model in the engine of the `cpu` device, and runs it once if `inputs` is given. Returns the engine's code and message if it refuses the model.
 ///
 /// Blocking, without the interpreter lock; Ctrl-C ends it.
 #[pyfunction]
 pub(crate) fn try_model(
     py: Python<'_>,
     model: PyBackedBytes,
-    inputs: Option<Vec<(String, String, Vec<i64>, Vec<u8>)>>,
+    inputs: Option<Vec<TrialArguments>>,
     outputs: Vec<String>,
 ) -> PyResult<Option<(i32, String)>> {
-    let input = |(name, dtype, dims, element): (_, String, _, _)| {
+    let input = |(name, dtype, dims, element): TrialArguments| {
         let dtype = serde_json::from_value(dtype.into());
         dtype.map(|dtype| TrialInput { name, dtype, dims, element })
     };
