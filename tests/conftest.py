@@ -103,6 +103,18 @@ def pytest_runtest_call(item):
     return result
 
 
+@pytest.fixture
+def noop(monkeypatch):
+    """Control of a device that computes nothing; it holds executions and fails as a test requests."""
+    monkeypatch.setenv("QAIC_DEVICE", "noop")
+    control = _core.NoopControl()
+    control.plan("")
+    yield control
+    control.plan("")
+    control.release()
+    control.recover()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _compile_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:

@@ -114,17 +114,21 @@ def test_refuses_to_replace_what_is_foreign(prefix, tmp_path, kind, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_nothing_stays_of_a_failed_installation(prefix, tmp_path, monkeypatch, capsys):
+def fail_at_the_third_file(monkeypatch):
     laid = []
 
-    def fails_at_the_third(path, write):
+    def write_or_fail(path, write):
         laid.append(path)
         if len(laid) == 3:
             raise OSError(28, "No space left on device", str(path))
         original(path, write)
 
     original = shims.write_replacing
-    monkeypatch.setattr(shims, "write_replacing", fails_at_the_third)
+    monkeypatch.setattr(shims, "write_replacing", write_or_fail)
+
+
+def test_nothing_stays_of_a_failed_installation(prefix, tmp_path, monkeypatch, capsys):
+    fail_at_the_third_file(monkeypatch)
     assert run("install", "--prefix", str(prefix)) == 1
     assert list(tmp_path.iterdir()) == []
     assert "No space left on device" in capsys.readouterr().err
@@ -133,16 +137,7 @@ def test_nothing_stays_of_a_failed_installation(prefix, tmp_path, monkeypatch, c
 def test_a_failed_second_installation_keeps_the_first(prefix, tmp_path, monkeypatch):
     assert run("install", "--prefix", str(prefix)) == 0
     before = tree(tmp_path)
-    laid = []
-
-    def fails_at_the_third(path, write):
-        laid.append(path)
-        if len(laid) == 3:
-            raise OSError(28, "No space left on device", str(path))
-        original(path, write)
-
-    original = shims.write_replacing
-    monkeypatch.setattr(shims, "write_replacing", fails_at_the_third)
+    fail_at_the_third_file(monkeypatch)
     assert run("install", "--prefix", str(prefix)) == 1
     assert tree(tmp_path) == before
 

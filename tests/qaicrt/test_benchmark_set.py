@@ -10,7 +10,6 @@ import inference_sets
 import qaicrt
 from child_process import WATCHDOG_S
 from inference_sets import Client, S, affine_of, refused
-from qaic import _core
 
 LEVEL = qaicrt.LiveReportingLevelEnum
 FORMAT = qaicrt.QAicOpStatsFormatEnum
@@ -19,16 +18,6 @@ FORMAT = qaicrt.QAicOpStatsFormatEnum
 @pytest.fixture(scope="module")
 def affine():
     return Client(inference_sets.affine())
-
-
-@pytest.fixture
-def noop(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = _core.NoopControl()
-    control.plan("")
-    yield control
-    control.release()
-    control.plan("")
 
 
 def benchmark_set(client, set_size=2, activations=1, data=None, **more):

@@ -10,23 +10,11 @@ import pytest
 import inference_sets
 import qaicrt
 from inference_sets import Client, S, affine_of, refused, take
-from qaic import _core
 
 
 @pytest.fixture(scope="module")
 def affine():
     return Client(inference_sets.affine())
-
-
-@pytest.fixture
-def noop(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = _core.NoopControl()
-    control.plan("")
-    yield control
-    control.release()
-    control.recover()
-    control.plan("")
 
 
 def x_of(seed):

@@ -28,14 +28,10 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def held(monkeypatch):
+def held(noop):
     """The control of a device that holds executions."""
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = _core.NoopControl()
-    control.plan("")
-    control.hold()
-    yield control
-    control.release()
+    noop.hold()
+    return noop
 
 
 def sums(array, stride):

@@ -10,7 +10,6 @@ import pytest
 
 import qaicrt
 import rt_programs
-from qaic import _core
 from rt_programs import NEXT, STATE, Client, S, Y
 from rt_programs import X as IN
 
@@ -30,14 +29,10 @@ def counter(tmp_path_factory):
 
 
 @pytest.fixture
-def noop(monkeypatch):
+def held(noop):
     """A program on a device that holds executions until the test releases them."""
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = _core.NoopControl()
-    control.plan("")
-    control.hold()
-    yield control, Client(FIXTURE)
-    control.release()
+    noop.hold()
+    return noop, Client(FIXTURE)
 
 
 def wired(client):
@@ -47,8 +42,8 @@ def wired(client):
     return exec_obj
 
 
-def test_enqueue_returns_at_once(noop):
-    control, client = noop
+def test_enqueue_returns_at_once(held):
+    control, client = held
     exec_obj = wired(client)
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert control.wait_executing(1)
@@ -57,8 +52,8 @@ def test_enqueue_returns_at_once(noop):
     assert client.program.getInferenceCompleteCount() == 1
 
 
-def test_an_exec_obj_is_in_flight_once(noop, capfd):
-    control, client = noop
+def test_an_exec_obj_is_in_flight_once(held, capfd):
+    control, client = held
     exec_obj = wired(client)
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert client.queue.enqueue(exec_obj) == S.QS_BUSY
@@ -75,8 +70,8 @@ def test_an_exec_obj_is_in_flight_once(noop, capfd):
     assert client.program.getInferenceCompleteCount() == 2
 
 
-def test_several_are_in_flight(noop):
-    control, client = noop
+def test_several_are_in_flight(held):
+    control, client = held
     exec_objs = [wired(client) for _ in range(6)]
     for exec_obj in exec_objs:
         assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
@@ -87,8 +82,8 @@ def test_several_are_in_flight(noop):
     assert client.program.getInferenceCompleteCount() == 6
 
 
-def test_an_exec_obj_may_go_while_it_is_in_flight(noop):
-    control, client = noop
+def test_an_exec_obj_may_go_while_it_is_in_flight(held):
+    control, client = held
     exec_obj = client.exec_obj()
     mappings = client.program.getBufferMappings()
     arrays = [np.zeros(mapping.size, np.uint8).view(Kept) for mapping in mappings]
@@ -110,8 +105,8 @@ class Kept(np.ndarray):
     """An array that supports weak references."""
 
 
-def test_everything_may_go_while_an_inference_is_in_flight(noop):
-    control, client = noop
+def test_everything_may_go_while_an_inference_is_in_flight(held):
+    control, client = held
     exec_obj, queue = wired(client), client.queue
     assert queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert control.wait_executing(1)
@@ -176,8 +171,8 @@ def test_constructor(affine, capfd):
             qaicrt.Queue(affine.context, 0, wrong)
 
 
-def test_threads_of_a_queue(noop):
-    control, client = noop
+def test_threads_of_a_queue(held):
+    control, client = held
     queues = []
     for threads, mode in ((1, 1), (3, 1), (8, 0)):
         properties = qaicrt.QAicQueueProperties()
@@ -266,8 +261,8 @@ def test_a_failed_inference_leaves_the_state(counter, capfd):
     assert y.ravel().tolist() == [1] * 12
 
 
-def test_waiting_costs_no_cpu(noop):
-    control, client = noop
+def test_waiting_costs_no_cpu(held):
+    control, client = held
     exec_obj = wired(client)
     assert client.queue.enqueue(exec_obj) == S.QS_SUCCESS
     assert control.wait_executing(1)

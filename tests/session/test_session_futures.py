@@ -34,17 +34,11 @@ def session(path):
 
 
 @pytest.fixture
-def noop(monkeypatch):
+def controlled(noop):
     """A session on a device that the test holds and makes fail, with the control of the device."""
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
-    control.plan("")
     with qaic.Session(session_models.FIXTURES / "s01_simple_f32_file.qpc", set_size=2) as session:
         session.setup()
-        yield session, control
-    control.plan("")
-    control.release()
-    control.recover()
+        yield session, noop
 
 
 def zeros(session):
@@ -87,9 +81,9 @@ def test_every_future_has_the_result_of_run(path, count, set_size, activations):
             np.testing.assert_array_equal(future.result(SOON)["y"], other)
 
 
-def test_future_of_a_short_inference_has_ended_when_submit_returns(noop):
+def test_future_of_a_short_inference_has_ended_when_submit_returns(controlled):
     """On this device, an inference is short by definition, independent of its measured time."""
-    session, _ = noop
+    session, _ = controlled
     assert session.submit(zeros(session)).done()
     assert not futures_threads()
 
@@ -120,16 +114,16 @@ def test_bad_inputs_are_refused_by_the_call(session):
     assert session.submit(batch(1)).result(SOON)
 
 
-def test_a_failure_of_the_device_is_the_futures_exception(noop):
-    session, control = noop
+def test_a_failure_of_the_device_is_the_futures_exception(controlled):
+    session, control = controlled
     control.plan("execute@2=fail")
     futures = [session.submit(zeros(session)) for _ in range(3)]
     errors = [future.exception(SOON) for future in futures]
     assert sorted(type(error) for error in errors if error) == [InferenceError]
 
 
-def test_a_lost_device_ends_all_futures_and_a_new_load_works(noop):
-    session, control = noop
+def test_a_lost_device_ends_all_futures_and_a_new_load_works(controlled):
+    session, control = controlled
     control.hold()
     futures = [session.submit(zeros(session)) for _ in range(2)]
     assert control.wait_executing(1)
@@ -146,20 +140,17 @@ def test_a_lost_device_ends_all_futures_and_a_new_load_works(noop):
 
 
 @pytest.fixture
-def held(monkeypatch):
+def held(noop):
     """One exec object is in the device; others wait behind it."""
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
-    control.plan("")
     qpc = session_models.FIXTURES / "s01_simple_f32_file.qpc"
     with qaic.Session(qpc, set_size=4, threads_per_queue=1) as session:
         session.run(zeros(session))
-        control.hold()
+        noop.hold()
         running = session.submit(zeros(session))
-        assert control.wait_executing(1)
-        yield session, control, running
-        control.release()
-        control.recover()
+        assert noop.wait_executing(1)
+        yield session, noop, running
+        noop.release()
+        noop.recover()
 
 
 def test_cancel_succeeds_until_the_device_has_the_inference(held):
@@ -207,8 +198,8 @@ def test_time_outs_end_running_and_queued_inferences(held):
     assert session.run(zeros(session))
 
 
-def test_a_stuck_inference_times_out_and_the_session_goes_on(noop):
-    session, control = noop
+def test_a_stuck_inference_times_out_and_the_session_goes_on(controlled):
+    session, control = controlled
     control.plan("execute@*=stuck")
     stuck = session.submit(zeros(session), timeout=0.2)
     assert isinstance(stuck.exception(SOON), DeviceTimeoutError)
@@ -217,8 +208,8 @@ def test_a_stuck_inference_times_out_and_the_session_goes_on(noop):
     assert all(future.result(SOON) for future in futures)
 
 
-def test_no_exec_object_in_time_is_an_error_of_the_call(noop):
-    session, control = noop
+def test_no_exec_object_in_time_is_an_error_of_the_call(controlled):
+    session, control = controlled
     control.hold()
     busy = [session.submit(zeros(session)) for _ in range(2)]
     with pytest.raises(DeviceTimeoutError, match="exec object"):
@@ -285,8 +276,8 @@ def test_an_exception_in_a_callback_does_not_stop_the_others(session, caplog, er
 # --- life of the thread and of the session --------------------------------------------------------
 
 
-def test_one_thread_serves_a_session_and_ends_with_its_reset(noop):
-    session, control = noop
+def test_one_thread_serves_a_session_and_ends_with_its_reset(controlled):
+    session, control = controlled
     for _ in range(2):
         control.hold()
         futures = [session.submit(zeros(session)) for _ in range(2)]
@@ -372,8 +363,8 @@ def test_run_async_gives_what_run_gives(path):
             np.testing.assert_array_equal(one, session.run(batch(number))["y"])
 
 
-def test_the_loop_goes_on_while_the_device_and_all_exec_objects_are_busy(noop):
-    session, control = noop
+def test_the_loop_goes_on_while_the_device_and_all_exec_objects_are_busy(controlled):
+    session, control = controlled
     control.hold()
     beats = []
 
@@ -396,8 +387,8 @@ def test_the_loop_goes_on_while_the_device_and_all_exec_objects_are_busy(noop):
     assert all(beats)
 
 
-def test_waiting_coroutines_start_when_another_thread_gives_an_exec_object_back(noop):
-    session, control = noop
+def test_waiting_coroutines_start_when_another_thread_gives_an_exec_object_back(controlled):
+    session, control = controlled
     control.hold()
     others = [threading.Thread(target=session.run, args=(zeros(session),)) for _ in range(2)]
     for thread in others:
@@ -416,8 +407,8 @@ def test_waiting_coroutines_start_when_another_thread_gives_an_exec_object_back(
 
 
 @pytest.mark.parametrize("waits_for_room", [False, True])
-def test_a_cancelled_task_never_blocks_the_loop(noop, waits_for_room):
-    session, control = noop
+def test_a_cancelled_task_never_blocks_the_loop(controlled, waits_for_room):
+    session, control = controlled
     control.plan("execute@*=stuck")
 
     async def work():
@@ -437,8 +428,8 @@ def test_a_cancelled_task_never_blocks_the_loop(noop, waits_for_room):
     assert session.run(zeros(session), timeout=SOON)
 
 
-def test_time_outs_of_run_async(noop):
-    session, control = noop
+def test_time_outs_of_run_async(controlled):
+    session, control = controlled
     control.plan("execute@*=stuck")
 
     async def work():

@@ -14,22 +14,10 @@ import emulated_cards
 import qaicrt
 import rt_programs
 from child_process import WATCHDOG_S, run_script
-from qaic import _core
 from rt_programs import FOREVER, NEXT, Client, S, Y
 from rt_programs import X as IN
 
 FIXTURE = str(Path(__file__).parents[1] / "data" / "qpc" / "s01_simple_f32_file.qpc")
-
-
-@pytest.fixture
-def control(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = _core.NoopControl()
-    control.plan("")
-    yield control
-    control.plan("")
-    control.release()
-    control.recover()
 
 
 def wired(client):
@@ -69,10 +57,10 @@ def test_workers_that_compute_do_not_take_the_cpu_from_submitters(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["run", "waitForCompletion"])
-def test_calls_that_wait_for_the_device_let_others_run(control, never_preempted, call):
+def test_calls_that_wait_for_the_device_let_others_run(noop, never_preempted, call):
     client = Client(FIXTURE)
     exec_obj = wired(client)
-    control.hold()
+    noop.hold()
     results = []
 
     def wait():
@@ -83,17 +71,17 @@ def test_calls_that_wait_for_the_device_let_others_run(control, never_preempted,
     thread = threading.Thread(target=wait)
     thread.start()
     # The call is in the device, and this thread runs.
-    assert control.wait_executing(1)
+    assert noop.wait_executing(1)
     assert not results
-    control.release()
+    noop.release()
     thread.join()
     assert results == [S.QS_SUCCESS]
 
 
 @pytest.mark.parametrize("call", ["load", "activate", "ExecObj"])
-def test_loading_lets_others_run(control, never_preempted, call):
+def test_loading_lets_others_run(noop, never_preempted, call):
     client = Client(FIXTURE)
-    control.plan(f"load@1=slow:{WATCHDOG_S}s")
+    noop.plan(f"load@1=slow:{WATCHDOG_S}s")
     outcomes = []
 
     def load():
@@ -104,10 +92,10 @@ def test_loading_lets_others_run(control, never_preempted, call):
 
     thread = threading.Thread(target=load)
     thread.start()
-    while control.calls()["load"] == 0:
+    while noop.calls()["load"] == 0:
         time.sleep(0.001)
     # Only another thread, this one, ends the load; a call that keeps the GIL is never preempted.
-    control.lose()
+    noop.lose()
     thread.join()
     assert outcomes == [S.QS_DEV_ERROR]
 

@@ -10,7 +10,6 @@ import inference_sets
 import qaicrt
 from child_process import run_script
 from inference_sets import Client, S, affine_of, take
-from qaic import _core
 
 SMALL_STACK = 256 << 10
 
@@ -20,15 +19,6 @@ def small_stacks():
     before = threading.stack_size(SMALL_STACK)
     yield
     threading.stack_size(before)
-
-
-@pytest.fixture
-def noop(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = _core.NoopControl()
-    control.plan("")
-    yield control
-    control.release()
 
 
 def all_done(threads):
