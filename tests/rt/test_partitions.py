@@ -45,6 +45,19 @@ def free_cores(device):
     return resources.nspFree
 
 
+def decoded(context, queue, program, qpc):
+    """Logits of one token, through a queue of the client."""
+    exec_obj = qaicrt.ExecObj(context, program)
+    logits = np.zeros((1, 1, decoder_model.Sizes().vocabulary), np.float32)
+    names = [mapping.bufferName for mapping in qpc.getBufferMappings()]
+    arrays = {"input_ids": np.int64([[3]]), "position_ids": np.int64([[0]]), "logits": logits}
+    wired = [(names.index(name), array) for name, array in arrays.items()]
+    assert exec_obj.setData(wired) == QStatus.QS_SUCCESS
+    assert queue.enqueue(exec_obj) == QStatus.QS_SUCCESS
+    assert exec_obj.waitForCompletion() == QStatus.QS_SUCCESS
+    return logits
+
+
 @pytest.mark.virtual_card("cards run only programs for one device")
 def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
     properties = qaicrt.QAicProgramProperties()
@@ -53,14 +66,7 @@ def test_program_takes_cores_of_both_devices_and_runs_as_one(context, qpc):
     before = [free_cores(0), free_cores(1)]
     assert program.activate() == QStatus.QS_SUCCESS
     assert [free_cores(0), free_cores(1)] == [count - 4 for count in before]
-    exec_obj = qaicrt.ExecObj(context, program)
-    logits = np.zeros((1, 1, decoder_model.Sizes().vocabulary), np.float32)
-    names = [mapping.bufferName for mapping in qpc.getBufferMappings()]
-    arrays = {"input_ids": np.int64([[3]]), "position_ids": np.int64([[0]]), "logits": logits}
-    wired = [(names.index(name), array) for name, array in arrays.items()]
-    assert exec_obj.setData(wired) == QStatus.QS_SUCCESS
-    assert qaicrt.Queue(context, 0).enqueue(exec_obj) == QStatus.QS_SUCCESS
-    assert exec_obj.waitForCompletion() == QStatus.QS_SUCCESS
+    logits = decoded(context, qaicrt.Queue(context, 0), program, qpc)
     assert np.isfinite(logits).all()
     assert logits.any()
 
@@ -76,19 +82,6 @@ def test_program_with_too_few_devices_is_refused(context, qpc, capfd, device, ma
     assert "partitioned for 2 devices" in error
     assert "omit the mapping to select them" in error
     assert [free_cores(0), free_cores(1)] == before
-
-
-def decoded(context, queue, program, qpc):
-    """Logits of one token, through a queue of the client."""
-    exec_obj = qaicrt.ExecObj(context, program)
-    logits = np.zeros((1, 1, decoder_model.Sizes().vocabulary), np.float32)
-    names = [mapping.bufferName for mapping in qpc.getBufferMappings()]
-    arrays = {"input_ids": np.int64([[3]]), "position_ids": np.int64([[0]]), "logits": logits}
-    wired = [(names.index(name), array) for name, array in arrays.items()]
-    assert exec_obj.setData(wired) == QStatus.QS_SUCCESS
-    assert queue.enqueue(exec_obj) == QStatus.QS_SUCCESS
-    assert exec_obj.waitForCompletion() == QStatus.QS_SUCCESS
-    return logits
 
 
 @pytest.mark.virtual_card("cards run only programs for one device")

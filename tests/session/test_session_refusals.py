@@ -263,8 +263,8 @@ else:
 """
 
 
-def run_with_engine(path, library):
-    environment = {**os.environ, "QAIC_ONNXRUNTIME_LIB": str(library)}
+def run_with_engine(path, library, **more):
+    environment = {**os.environ, "QAIC_ONNXRUNTIME_LIB": str(library), **more}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(path)],
         env=environment,
@@ -310,20 +310,8 @@ def test_engine_that_is_another_library(container):
 
 
 def test_missing_engine_when_compiling_leaves_nothing(path, tmp_path):
-    environment = {
-        **os.environ,
-        "QAIC_ONNXRUNTIME_LIB": str(tmp_path / "nothing.so"),
-        "QAIC_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[1] == "engine.missing"
+    found, _ = run_with_engine(path, tmp_path / "nothing.so", QAIC_CACHE_DIR=str(tmp_path / "cache"))
+    assert found[1] == "engine.missing"
     assert not list(tmp_path.rglob("programqpc.bin"))
     assert not list(tmp_path.rglob("*.tmp"))
 
