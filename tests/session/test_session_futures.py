@@ -227,15 +227,12 @@ def test_time_that_is_up_before_the_start_costs_no_exec_object(session):
     assert all(future.result(SOON) for future in futures)
 
 
-def test_submit_timeout_counts_for_futures(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
-    control.plan("execute@*=stuck")
+def test_submit_timeout_counts_for_futures(noop):
+    noop.plan("execute@*=stuck")
     qpc = session_models.FIXTURES / "s01_simple_f32_file.qpc"
     with qaic.Session(qpc, submit_timeout=1, submit_num_retries=0) as session:
         stuck = session.submit(zeros(session))
         assert isinstance(stuck.exception(SOON), DeviceTimeoutError)
-    control.plan("")
 
 
 # --- callbacks ------------------------------------------------------------------------------------

@@ -233,10 +233,8 @@ def test_an_inference_that_takes_too_long_is_raised_in_its_turn_and_ends(slow_pa
     assert come_back(cores)
 
 
-def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc, cores):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
-    control.plan("execute@*=stuck")
+def test_a_kept_exception_keeps_no_cores(noop, noop_qpc, cores):
+    noop.plan("execute@*=stuck")
     with qaic.Session(noop_qpc, set_size=1) as session:
         # The second input is prepared and finds no free exec object.
         results = session.map([noop_inputs(session)] * 3, timeout=0.2, in_flight=2)
@@ -244,7 +242,6 @@ def test_a_kept_exception_keeps_no_cores(monkeypatch, noop_qpc, cores):
             next(results)
     assert come_back(cores)
     assert caught.value.__traceback__ is not None
-    control.plan("")
 
 
 def test_leaving_early_ends_what_is_under_way(slow_path, cores):
@@ -257,19 +254,16 @@ def test_leaving_early_ends_what_is_under_way(slow_path, cores):
     assert come_back(cores)
 
 
-def test_a_failing_device_is_raised_in_its_turn(monkeypatch, noop_qpc):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
+def test_a_failing_device_is_raised_in_its_turn(noop, noop_qpc):
     with qaic.Session(noop_qpc, set_size=2) as session:
         session.setup()
         inputs = [noop_inputs(session)] * 6
-        control.plan("execute@3=fail")
+        noop.plan("execute@3=fail")
         results = session.map(inputs, in_flight=1)
         assert len([next(results), next(results)]) == 2
         with pytest.raises(InferenceError):
             next(results)
         assert len(list(session.map(inputs))) == 6
-    control.plan("")
 
 
 def noop_inputs(session):

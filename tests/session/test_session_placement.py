@@ -101,13 +101,11 @@ def zeros(session):
     return {name: np.zeros(shape, dtype) for name, (shape, dtype) in session.model_input_shape_dict.items()}
 
 
-def test_waiting_limits_are_tries_times_timeout(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
+def test_waiting_limits_are_tries_times_timeout(noop):
     with noop_session(submit_timeout=1, submit_num_retries=0) as session:
         # A late cancellation can end the next execution, which then runs again. The plan therefore names no
         # number.
-        control.plan("execute@*=stuck")
+        noop.plan("execute@*=stuck")
         with pytest.raises(DeviceTimeoutError) as caught:
             session.run(zeros(session))
         assert caught.value.context["timeout_ms"] == 1000
@@ -115,20 +113,16 @@ def test_waiting_limits_are_tries_times_timeout(monkeypatch):
         with pytest.raises(DeviceTimeoutError) as caught:
             next(session.map([zeros(session)]))
         assert caught.value.context["timeout_ms"] == 1000
-    control.plan("")
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_per_queue_bounds_what_the_device_has_at_a_time(monkeypatch, threads):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
-    control.plan("")
+def test_threads_per_queue_bounds_what_the_device_has_at_a_time(noop, threads):
     with noop_session(set_size=8, threads_per_queue=threads) as session:
         session.setup()
-        control.hold()
+        noop.hold()
         futures = [session.submit(zeros(session)) for _ in range(8)]
-        assert control.wait_executing(threads)
+        assert noop.wait_executing(threads)
         assert sum(future.running() for future in futures) == threads
-        assert control.executing() == threads
-        control.release()
+        assert noop.executing() == threads
+        noop.release()
         assert all(future.result(WATCHDOG_S) for future in futures)

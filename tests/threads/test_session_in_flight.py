@@ -214,20 +214,17 @@ def in_child(work):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_gets_clear_errors_and_goes_on(monkeypatch):
-    monkeypatch.setenv("QAIC_DEVICE", "noop")
-    control = qaic._core.NoopControl()
-    control.plan("")
+def test_a_forked_child_gets_clear_errors_and_goes_on(noop):
     session = qaic.Session(session_models.FIXTURES / "s01_simple_f32_file.qpc", set_size=2)
     inputs = {name: np.zeros(shape, dtype) for name, (shape, dtype) in session.model_input_shape_dict.items()}
     session.run(inputs)
     results = session.map([inputs] * 3, in_flight=2)
     next(results)
     called = []
-    control.hold()
+    noop.hold()
     future = session.submit(inputs)
     future.add_done_callback(called.append)
-    assert control.wait_executing(1)
+    assert noop.wait_executing(1)
 
     def future_of_the_parent():
         assert future.done()
@@ -243,7 +240,7 @@ def test_a_forked_child_gets_clear_errors_and_goes_on(monkeypatch):
     )
     assert in_child(lambda: len(list(session.map([inputs] * 5)))) == "5"
     assert not future.done()
-    control.release()
+    noop.release()
     assert future.result(SOON)
     assert called == [future]
     assert next(results)
