@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper
 
 import qaic
+import session_models
 from child_process import ignoring, started
 from qaic.cli import compile as compile_tool
 from qaic.cli import compile_and_run
@@ -21,13 +22,11 @@ from qaic.cli import compile_and_run
 
 def doubled():
     """y = x + x on float[batch, 4]."""
-    graph = helper.make_graph(
+    return session_models.model(
         [helper.make_node("Add", ["x", "x"], ["y"], name="sum")],
-        "doubled",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        [("x", TensorProto.FLOAT, ["batch", 4])],
+        [("y", TensorProto.FLOAT, ["batch", 4])],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as Engine
 
 import engine_version
 import qaic
+import session_models
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
 from qaic.errors import QaicError
 
@@ -254,13 +255,7 @@ def test_sparse_constants_have_the_numbers_of_dense_ones(options, least, places)
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("Add", ["a", "w"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "",
-        [helper.make_tensor_value_info("x", 1, [3, 3])],
-        [helper.make_tensor_value_info("y", 1, [3, 4])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = session_models.model(nodes, [("x", 1, [3, 3])], [("y", 1, [3, 4])], opset=13)
     x = np.random.default_rng(7).standard_normal((3, 3)).astype(np.float32)
     assert sqnr(x @ dense + dense, found(model, {"x": x}, **options)) > least
 
@@ -307,17 +302,12 @@ def test_float16_keeps_integer_sums_until_they_are_scaled(order, chained):
         helper.make_node("Cast", ["i"], ["f"], to=1),
         *scaled,
     ]
-    graph = helper.make_graph(
+    model = session_models.model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, [3, 512])],
-        [helper.make_tensor_value_info("y", 1, [3, 8])],
-        [
-            numpy_helper.from_array(rng.integers(-127, 128, (512, 8)).astype(np.int8), "w"),
-            numpy_helper.from_array(np.float32(1e-5), "k"),
-        ],
+        [("x", 1, [3, 512])],
+        [("y", 1, [3, 8])],
+        {"w": rng.integers(-127, 128, (512, 8)).astype(np.int8), "k": np.float32(1e-5)},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     feeds = {"x": rng.standard_normal((3, 512)).astype(np.float32)}
     assert sqnr(reference(model, feeds), found(model, feeds, convert_to_fp16=True)) > 50
 
@@ -357,14 +347,13 @@ def test_weights_that_are_dequantized_meet_activations_in_float32(kind, numbers,
 
 def quotient(*middle, opset=17, constants=None):
     nodes = [*middle, helper.make_node("Div", ["x", "d"], ["y"])]
-    graph = helper.make_graph(
+    return session_models.model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, [2, 8])],
-        [helper.make_tensor_value_info("y", 1, [2, 8])],
-        [numpy_helper.from_array(np.array(value), name) for name, value in (constants or {}).items()],
+        [("x", 1, [2, 8])],
+        [("y", 1, [2, 8])],
+        {name: np.array(value) for name, value in (constants or {}).items()},
+        opset=opset,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 TINY = np.float32(1e-12)
@@ -458,14 +447,12 @@ def detector(*tail):
         "w3": rng.standard_normal((5, 7, 1, 1)),
         "size": 640,
     }
-    graph = helper.make_graph(
+    return session_models.model(
         nodes,
-        "g",
-        [helper.make_tensor_value_info("x", 1, [1, 8, 8, 8])],
-        [helper.make_tensor_value_info(nodes[-1].output[0], 1, None)],
-        [numpy_helper.from_array(np.float32(value), name) for name, value in constants.items()],
+        [("x", 1, [1, 8, 8, 8])],
+        [(nodes[-1].output[0], 1, None)],
+        {name: np.float32(value) for name, value in constants.items()},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import decoder_model
 import qaic
+import session_models
 from guide_blocks import python_of
 from qaic.cli.openqaic import main
 from qaic.compiler.reports.perf_metrics import WeightCounts
@@ -32,14 +33,12 @@ HEADER = "cores,instances,batch,set_size,inferences_per_s,latency_ms\n"
 def model_of(*nodes, largest=1.0, dims=("n", 64)):
     weight = np.full((64, 64), 0.01, np.float32)
     weight[0, 0] = largest
-    graph = helper.make_graph(
+    return session_models.model(
         list(nodes) or [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (dims[0], 64))],
-        [numpy_helper.from_array(weight, "w")],
+        [("x", TensorProto.FLOAT, dims)],
+        [("y", TensorProto.FLOAT, (dims[0], 64))],
+        {"w": weight},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import qaic
+import session_models
 from qaic.errors import QpcFormatError
 from qaic.qpc import Qpc
 from qpc_support import DATA, container, program
@@ -22,20 +23,15 @@ def compiled(tmp_path_factory):
     """A compiled model, and its weights."""
     folder = tmp_path_factory.mktemp("compiled")
     weights = np.random.default_rng(7).random((64, 32), np.float32)
-    graph = helper.make_graph(
+    model = session_models.model(
         [
             helper.make_node("MatMul", ["x", "fc.weight"], ["y"]),
             helper.make_node("Greater", ["y", "limit"], ["m"]),
         ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 64])],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 32]),
-            helper.make_tensor_value_info("m", TensorProto.BOOL, ["batch", 32]),
-        ],
-        [numpy_helper.from_array(weights, "fc.weight"), numpy_helper.from_array(np.float32(16), "limit")],
+        [("x", TensorProto.FLOAT, ["batch", 64])],
+        [("y", TensorProto.FLOAT, ["batch", 32]), ("m", TensorProto.BOOL, ["batch", 32])],
+        {"fc.weight": weights, "limit": np.float32(16)},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, folder / "net.onnx")
     qaic.Session(
         folder / "net.onnx", onnx_define_symbol={"batch": 2}, output_dir=folder / "program", aic_num_cores=4

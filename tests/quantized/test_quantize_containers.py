@@ -3,9 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import qaic
+import session_models
 from compiler_oracle import lowered, whole
 from qaic.options import resolve
 from quantize_oracle import run
@@ -34,14 +35,12 @@ def mlp(elem_type=FLOAT, batch=4):
         helper.make_node("Add", ["m2", "b2"], ["y"]),
     ]
     dtype = helper.tensor_dtype_to_np_dtype(elem_type)
-    graph = helper.make_graph(
+    return session_models.model(
         nodes,
-        "mlp",
-        [helper.make_tensor_value_info("x", elem_type, [batch, 64])],
-        [helper.make_tensor_value_info("y", elem_type, [batch, 64])],
-        [numpy_helper.from_array(values.astype(dtype), name) for name, values in constants.items()],
+        [("x", elem_type, [batch, 64])],
+        [("y", elem_type, [batch, 64])],
+        {name: values.astype(dtype) for name, values in constants.items()},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def samples(count=6, batch=4, dtype=np.float32):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import qaic
+import session_models
 import stats_captures
 from page_captures import carried_graph
 from qaic.cli.graph_model import read_graph
@@ -41,13 +42,9 @@ def random_model(choices):
         nodes.append(helper.make_node(operator, picked, [f"v{place}"], name=f"/part{place % 3}/n{place}"))
         values.append(f"v{place}")
     outputs = [value for value in values[1:] if value not in read]
-    graph = helper.make_graph(
-        nodes,
-        "random",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in outputs],
+    return session_models.model(
+        nodes, [("x", TensorProto.FLOAT, [2, 4])], [(name, TensorProto.FLOAT, [2, 4]) for name in outputs]
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def dense():

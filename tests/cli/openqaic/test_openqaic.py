@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qaic
 import qaicrt
+import session_models
 from qaic.cli.openqaic import SUBCOMMANDS
 from qaic.cli.openqaic.commands import bench
 from qaic.compiler import cache_contents
@@ -443,17 +444,12 @@ def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_o
         helper.make_node("Transpose", ["d"], ["m"]),
         helper.make_node("If", ["go"], ["y"], **bodies),
     ]
-    graph = helper.make_graph(
+    made = session_models.model(
         nodes,
-        "captured",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4]),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.float32(0.5), "s"), numpy_helper.from_array(np.uint8(128), "z")],
+        [("x", TensorProto.FLOAT, [2, 4]), ("go", TensorProto.BOOL, [])],
+        [("y", TensorProto.FLOAT, None)],
+        {"s": np.float32(0.5), "z": np.uint8(128)},
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     save(tmp_path, made)
     command = [sys.executable, "-m", "qaic", "bench", "model.onnx", "--beside", "onnxruntime"]
     done = subprocess.run(

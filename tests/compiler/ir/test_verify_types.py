@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import session_models
 from qaic.compiler.ir.constants.weights import MemoryRange, Weight
 from qaic.compiler.ir.model import Pass
 from qaic.compiler.ir.verify import InvalidModelError
@@ -30,21 +31,16 @@ def branches():
         )
         for side, op in (("then_branch", "Relu"), ("else_branch", "Abs"))
     }
-    graph = helper.make_graph(
+    return session_models.model(
         [
             helper.make_node("Add", ["x", "c"], ["a"]),
             helper.make_node("If", ["cond"], ["b"], **body),
             helper.make_node("Identity", ["b"], ["y"]),
         ],
-        "net",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]),
-            helper.make_tensor_value_info("cond", TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
-        [numpy_helper.from_array(np.ones((2, 3), np.float32), "c")],
+        [("x", TensorProto.FLOAT, [2, 3]), ("cond", TensorProto.BOOL, [])],
+        [("y", TensorProto.FLOAT, [2, 3])],
+        {"c": np.ones((2, 3), np.float32)},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def described(graph, name, elem_type=TensorProto.FLOAT, dims=(2, 3)):

@@ -3,8 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
+import session_models
 from quantize_oracle import params_of, profile_of, run, through, with_outputs
 from quantize_support import quantized
 
@@ -39,14 +40,12 @@ def model_of(texts, *, before=(), more=None, outputs=("y",)):
     nodes = [node(t) if isinstance(t, str) else t for t in (*before, *texts)]
     used = {name for made in nodes for name in made.input}
     constants = {k: np.float32(v) for k, v in NUMBERS.items() if k in used} | (more or {})
-    graph = helper.make_graph(
+    return session_models.model(
         nodes,
-        "net",
-        [helper.make_tensor_value_info("x", FLOAT, SHAPE)],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()],
+        [("x", FLOAT, SHAPE)],
+        [(name, FLOAT, None) for name in outputs],
+        {k: np.asarray(v) for k, v in constants.items()},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def samples(count=4):

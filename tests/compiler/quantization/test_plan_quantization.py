@@ -7,10 +7,11 @@ import json
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import golden_programs
 import qaic
+import session_models
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import files
@@ -52,14 +53,13 @@ class Ranges:
 
 
 def model_of(nodes, shape=(2, 4), outputs=("y",), opset=17, **constants):
-    graph = helper.make_graph(
+    return session_models.model(
         nodes,
-        "net",
-        [helper.make_tensor_value_info("x", FLOAT, shape)],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [numpy_helper.from_array(np.asarray(values), name) for name, values in constants.items()],
+        [("x", FLOAT, shape)],
+        [(name, FLOAT, None) for name in outputs],
+        {name: np.asarray(values) for name, values in constants.items()},
+        opset=opset,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def plan_of(model, *names, **options):

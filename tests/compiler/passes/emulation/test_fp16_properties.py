@@ -5,8 +5,9 @@ import onnx
 import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper
 
+import session_models
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
@@ -90,14 +91,12 @@ def expected(nodes, constants, x, *, clip):
 @given(programs(), vectors, st.booleans())
 def test_random_graph_equals_rounding_after_each_node(program, x, clip):
     nodes, constants, outputs = program
-    graph = helper.make_graph(
+    model = session_models.model(
         [helper.make_node(op, operands, [name]) for op, operands, name in nodes],
-        "net",
-        [helper.make_tensor_value_info("x", FLOAT, [SIZE])],
-        [helper.make_tensor_value_info(name, FLOAT, [SIZE]) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        [("x", FLOAT, [SIZE])],
+        [(name, FLOAT, [SIZE]) for name in outputs],
+        constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with onnx_file.open_bytes(model.SerializeToString()) as source:
         chosen = CompileOptions(convert_to_fp16=True, clip_fp16_constants=clip)
         compiled = lower_program(source, chosen, Progress("test")).model

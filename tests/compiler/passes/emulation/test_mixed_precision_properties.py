@@ -5,9 +5,10 @@ import onnx
 import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper
 from test_fp16_properties import COMPUTING, FLOAT, SELECTING, SIZE, half, half_constant, programs, vectors
 
+import session_models
 from lowered_program import lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
@@ -74,14 +75,12 @@ def expected(nodes, constants, x, halves, *, clip):
 def test_each_node_computes_in_its_precision(data, program, x):
     nodes, constants, outputs = program
     options, halves = data.draw(choices(nodes))
-    graph = helper.make_graph(
+    model = session_models.model(
         [helper.make_node(op, operands, [name]) for op, operands, name in nodes],
-        "net",
-        [helper.make_tensor_value_info("x", FLOAT, [SIZE])],
-        [helper.make_tensor_value_info(name, FLOAT, [SIZE]) for name in outputs],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        [("x", FLOAT, [SIZE])],
+        [(name, FLOAT, [SIZE]) for name in outputs],
+        constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with onnx_file.open_bytes(model.SerializeToString()) as source:
         compiled = lower_program(source, options, Progress("test")).model
     onnx.checker.check_model(compiled)
