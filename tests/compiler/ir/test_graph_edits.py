@@ -205,3 +205,10 @@ def test_nodes_that_nothing_reads_are_removed_as_far_as_they_may():
     assert [node.output[0] for node in graph.node] == ["a", "chosen", "y"]
     graph_edits.remove_unused_nodes(graph, ["a"], made_elsewhere=["a"])
     assert [node.output[0] for node in graph.node] == ["chosen", "y"]
+
+
+def test_a_sequence_stays_a_sequence_without_its_shape():
+    made = helper.make_tensor_sequence_value_info("s", 1, None)
+    expected = made.SerializeToString()
+    graph_edits.clear_shape(made)
+    assert made.SerializeToString() == expected

@@ -16,7 +16,7 @@ from qaic.compiler.frontend.example_sizes import example_shape, example_sizes
 from qaic.compiler.frontend.size_expressions import evaluate, solve, symbols_in
 from qaic.compiler.frontend.validation import with_named_nodes
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
-from qaic.compiler.ir.graph_edits import set_shape
+from qaic.compiler.ir.graph_edits import clear_shape, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
@@ -343,11 +343,11 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     claims: dict[str, Dims | None] = {}
     for graph in all_graphs(view.graph):
         for value in graph.value_info:
-            value.type.tensor_type.ClearField("shape")
+            clear_shape(value)
     for value in view.graph.output:
         if value.type.HasField("tensor_type"):
             claims[value.name] = dims_of(value.type.tensor_type)
-            value.type.tensor_type.ClearField("shape")
+            clear_shape(value)
     inferred = _inferred(view, follows_values=False)
     if _is_open(inferred) and may_follow_values(inferred):
         inferred = _inferred(view, follows_values=True)

@@ -285,7 +285,9 @@ def permute_shape(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
 
 def clear_shape(value: onnx.ValueInfoProto) -> None:
     """Remove the declared dims of a tensor, and their number."""
-    value.type.tensor_type.ClearField("shape")
+    # To clear a field of another type, protobuf makes a tensor of a sequence.
+    if value.type.HasField("tensor_type"):
+        value.type.tensor_type.ClearField("shape")
 
 
 def clear_dim(value: onnx.ValueInfoProto, position: int) -> None:

@@ -123,13 +123,19 @@ def test_rows_of_nested_loops_without_iterations_have_the_inferred_shape(levels)
     is_stacked=st.booleans(),
     axis=st.integers(-3, 2),
     is_nested=st.booleans(),
+    is_sliced=st.booleans(),
 )
 def test_a_list_to_which_a_loop_appends_has_the_shape_of_a_run(
-    firsts, trips, added, is_stacked, axis, is_nested
+    firsts, trips, added, is_stacked, axis, is_nested, is_sliced
 ):
     """Exporters write a list and its stack or concatenation as a sequence."""
     assume(firsts or trips)
     nodes = [node("Gather", ["x", "i"], ["row"], axis=0), node("Mul", ["row", "half"], ["t0"])]
+    if is_sliced:
+        # The shape of the slice follows from values that the body computes from constants of the main graph.
+        nodes[0].input[0] = "whole"
+        nodes.insert(0, node("Unsqueeze", ["zero", "zeros"], ["axes"]))
+        nodes.insert(1, node("Slice", ["x", "zeros", "ends", "axes"], ["whole"]))
     nodes += [node("SequenceInsert", [f"s{at}", f"t{at}"], [f"s{at + 1}"]) for at in range(added)]
     nodes += [node("Neg", [f"t{at}"], [f"t{at + 1}"]) for at in range(added - 1)]
     nodes = sorted(nodes, key=lambda made: made.op_type == "SequenceInsert")
@@ -158,7 +164,7 @@ def test_a_list_to_which_a_loop_appends_has_the_shape_of_a_run(
         )
         nodes = [node("Loop", ["twice", ""], ["z"], body=outer), node("Identity", ["z"], ["y"])]
     constants = {"half": np.float32(0.5), "trips": np.array(trips), "twice": np.array(2)}
-    constants["first"] = X[1, :1]
+    constants |= {"first": X[1, :1], "zero": np.array(0), "zeros": np.array([0]), "ends": np.array([2**62])}
     model = model_of(nodes, [info("x", (3, 1, 4))], [info("y", None)], constants.items())
     feeds = {"x": X.reshape(6, 1, 4)[:3]}
     try:
@@ -210,6 +216,27 @@ def branching(rows):
     ]
     constants = [("limit", np.float32(100))]
     return model_of(nodes, [info("x", [rows, 3, 4])], [info("y", None)], constants)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_condition_on_sizes_selects_the_branch(rank, order):
+    """Exporters write such conditions where ranks are known only to the exported program."""
+    shape = (2, 3, 4)[:rank]
+    branches = {
+        "then_branch": helper.make_graph([node("Neg", ["x"], ["a"])], "then", [], [info("a", None)]),
+        "else_branch": helper.make_graph([node("Flatten", ["x"], ["b"])], "else", [], [info("b", None)]),
+    }
+    nodes = [
+        node("Shape", ["x"], ["sizes"]),
+        node("Size", ["sizes"], ["rank"]),
+        node("Equal", ["rank", "one"], ["is_vector"]),
+        node("If", ["is_vector"], ["r"], **dict([*branches.items()][::order])),
+        node("Sigmoid", ["r"], ["y"]),
+    ]
+    model = model_of(nodes, [info("x", shape)], [info("y", None)], [("one", np.array(1))])
+    expected = run(model, {"x": np.ones(shape, np.float32)})["y"]
+    assert [spec.dims for spec in lowered(model).outputs] == [expected.shape]
 
 
 def test_branches_of_two_ranks_are_refused():

@@ -185,12 +185,17 @@ def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
 def inferred_alone(view: onnx.ModelProto) -> onnx.ModelProto:
     """Infer more shapes without the engine; changes `view`."""
     found = symbols.infer(view)
-    # Results of a loop may give the shapes of a later loop.
-    while loop_shapes.complete(found, inferred_body):
-        found = symbols.infer_further(found)
-    if _open_outputs(found):
+    while True:
+        # Results of a loop may give the shapes of a later loop.
+        while loop_shapes.complete(found, inferred_body):
+            found = symbols.infer_further(found)
+        makes_lists = any(value.type.HasField("sequence_type") for value in found.graph.output)
+        if not (makes_lists or _open_outputs(found)):
+            return found
         shape_arithmetic.complete(found)
-    return found
+        if not loop_shapes.complete(found, inferred_body):
+            return found
+        found = symbols.infer_further(found)
 
 
 def inferred_body(view: onnx.ModelProto) -> onnx.ModelProto:

@@ -70,7 +70,12 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
 
 
 def _branches(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> list[onnx.ModelProto]:
-    """Infer the branches of an If; [] if one does not fit, because this branch may never run."""
+    """Infer the branches of an If that may run; [] if one does not fit, because this branch may never run."""
+    condition = computed_values(found).get(node.input[0])
+    if condition is not None:
+        chosen = "then_branch" if condition.all() else "else_branch"
+        branch = [attribute for attribute in node.attribute if attribute.name == chosen]
+        node = onnx.NodeProto(op_type=node.op_type, attribute=branch)
     try:
         return list(nested(found, node, infer))
     except CompileError:
@@ -80,7 +85,7 @@ def _branches(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> lis
 def _complete_branches(
     results: Sequence[onnx.ValueInfoProto | None], branches: Sequence[onnx.ModelProto]
 ) -> bool:
-    """Give the results of an If the shapes that both branches have; returns True if a shape was added."""
+    """Give the results of an If the shapes that all branches have; returns True if a shape was added."""
     learned = False
     for at, value in enumerate(results):
         found = {known_dims(branch.graph.output[at]) for branch in branches}
