@@ -1,11 +1,11 @@
 """Constants of every size that the engine's optimizer permutes or reshapes."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 import qaic
+import session_models
 
 #: From one element to 1 MiB; constants of 1 KiB or more are outside the graph.
 SIZES = [1, 64, 255, 256, 300, 4096, 1 << 18]
@@ -36,13 +36,9 @@ def differs(nodes, x, constants, output="y"):
         [helper.make_tensor_value_info(output, 1, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
-    data = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    expected = onnxruntime.InferenceSession(data, options).run([output], {"x": x})[0]
-    with qaic.Session(data) as session:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    expected = session_models.engine(model, optimize=False).run([output], {"x": x})[0]
+    with qaic.Session(model) as session:
         found = np.array(session.run({"x": x})[output])
     assert found.shape == expected.shape
     return float((np.abs(found - expected) / np.abs(expected).max()).max())

@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -22,10 +21,7 @@ INT8 = {"convert_to_quantize": True, "enable_channelwise": True}
 
 def reference(model, feeds):
     """Run a model in onnxruntime without optimization."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+    return session_models.engine(model, optimize=False).run(None, feeds)[0]
 
 
 def found(model, feeds, **options):

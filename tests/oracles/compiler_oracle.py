@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import helper
 
+import session_models
 from lowered_program import Program, lower_program
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend.files import onnx_file
@@ -46,11 +46,9 @@ def lowered(model, **options) -> Program:
     return lower_program(source, CompileOptions(**options), Progress("test"))
 
 
-def whole(program: Program) -> onnx.ModelProto:
-    """Copy the weights back into the graph."""
-    model = onnx.ModelProto()
-    model.CopyFrom(program.model)
-    for weight in program.weights.values():
+def add_weights(model, weights):
+    """Copy weights into the graph of a model."""
+    for weight in weights:
         model.graph.initializer.append(
             onnx.TensorProto(
                 name=weight.name,
@@ -59,17 +57,19 @@ def whole(program: Program) -> onnx.ModelProto:
                 raw_data=read_all(weight.source),
             )
         )
+
+
+def whole(program: Program) -> onnx.ModelProto:
+    """Copy the weights back into the graph."""
+    model = onnx.ModelProto()
+    model.CopyFrom(program.model)
+    add_weights(model, program.weights.values())
     return model
 
 
 def run(model, feeds, optimize=True):
     """Run a model in the engine without changes."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_models.engine(model, optimize=optimize)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, feeds), strict=True))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx
 
+from compiler_oracle import add_weights
 from qaic.compiler.diagnostics.progress import Progress
 from qaic.compiler.frontend import custom_ops
 from qaic.compiler.frontend.validation import drop_unused
 from qaic.compiler.ir.constants.float16_weights import Overflows
-from qaic.compiler.ir.constants.weights import read_all
 from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import ValueInfo, collect_types
@@ -57,15 +57,7 @@ def quantized(model, profile, *, in_float=(), parts=None, **options):
         if step.is_needed(context):
             step.run(compiled, context)
     drop_unused(result, weights)
-    for weight in weights.values():
-        result.graph.initializer.append(
-            onnx.TensorProto(
-                name=weight.name,
-                data_type=weight.elem_type,
-                dims=weight.dims,
-                raw_data=read_all(weight.source),
-            )
-        )
+    add_weights(result, weights.values())
     if parts is not None:
         parts.update(weights=weights, facts=facts, classes=classes, plan=context.quantization)
     return result

@@ -1,7 +1,6 @@
 """Random graphs with all operators, in every precision, compared with onnxruntime on the user's model."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 import engine_version
 import qaic
+import session_models
 from operator_cases import OPERATOR_SETS, OPERATORS, drawn
 
 #: Operators whose results change a lot if an operand changes a little, so that int8 results prove nothing.
@@ -28,10 +28,7 @@ PRECISIONS = {
 
 def reference(model, feeds):
     """Run a model in onnxruntime without optimization."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+    return session_models.engine(model, optimize=False).run(None, feeds)[0]
 
 
 def as_function(model):

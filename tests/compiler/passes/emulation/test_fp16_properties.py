@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -100,10 +99,7 @@ def test_random_graph_equals_rounding_after_each_node(program, x, clip):
     with onnx_file.open_bytes(model.SerializeToString()) as source:
         chosen = CompileOptions(convert_to_fp16=True, clip_fp16_constants=clip)
         compiled = lower_program(source, chosen, Progress("test")).model
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(compiled.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    actual = dict(zip(outputs, session.run(outputs, {"x": x}), strict=True))
+    actual = dict(zip(outputs, session_models.engine(compiled).run(outputs, {"x": x}), strict=True))
     with np.errstate(all="ignore"):
         wanted = expected(nodes, constants, x, clip=clip)
     for name in outputs:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -84,12 +83,7 @@ def test_each_node_computes_in_its_precision(data, program, x):
     with onnx_file.open_bytes(model.SerializeToString()) as source:
         compiled = lower_program(source, options, Progress("test")).model
     onnx.checker.check_model(compiled)
-    settings_ = ort.SessionOptions()
-    settings_.log_severity_level = 4
-    session = ort.InferenceSession(
-        compiled.SerializeToString(), settings_, providers=["CPUExecutionProvider"]
-    )
-    actual = dict(zip(outputs, session.run(outputs, {"x": x}), strict=True))
+    actual = dict(zip(outputs, session_models.engine(compiled).run(outputs, {"x": x}), strict=True))
     with np.errstate(all="ignore"):
         wanted = expected(nodes, constants, x, halves, clip=options.clip_fp16_constants)
     for name in outputs:

@@ -3,12 +3,12 @@
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+import session_models
 from qaic import _core
 from qaic.compiler.passes.emulation import mxint8
 from qaic.errors import CompileError
@@ -42,9 +42,7 @@ def session_of(build, shape, opset):
     graph.output.append(helper.make_tensor_value_info(result, FLOAT, shape))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.checker.check_model(model)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session_models.engine(model)
 
 
 def run(build, x, opset=17):
