@@ -111,6 +111,8 @@ _SHORT = {"bench": ["-n", "2", "--warm-up", "0"], "profile": ["-n", "2"]}
         "compile model.onnx -o program",
         "compile model.onnx -o program --convert-to-fp16",
         "compile model.onnx --convert-to-quantize --use-random-input-data --aic-num-cores 2",
+        "compile lossy.onnx --convert-to-quantize --input-list-file list.txt",
+        "accuracy lossy.onnx --to int8 --samples list.txt",
         "accuracy model.onnx --to fp16",
         "accuracy lossy.onnx --to fp16",
         "accuracy lossy.onnx --to int8",
@@ -122,7 +124,11 @@ _SHORT = {"bench": ["-n", "2", "--warm-up", "0"], "profile": ["-n", "2"]}
 def test_next_steps_end_and_keep_what_was_named(call, tmp_path, first):
     """Regression: commands to compile and to compare led to each other, without the folder of the program."""
     save(tmp_path, affine())
-    onnx.save(accuracy_models.overflowing()[0], tmp_path / "lossy.onnx")
+    lossy, samples, _ = accuracy_models.overflowing()
+    onnx.save(lossy, tmp_path / "lossy.onnx")
+    for at, sample in enumerate(samples):
+        np.save(tmp_path / f"{at}.npy", sample["x"])
+    Path("list.txt").write_text("".join(f"{at}.npy\n" for at in range(len(samples))))
     pending, leads_to = {first}, {}
     while pending:
         command = pending.pop()
@@ -131,6 +137,8 @@ def test_next_steps_end_and_keep_what_was_named(call, tmp_path, first):
         assert code == 0, err
         steps = re.findall("^next(?:, [^:]*)?: openqaic (.*)", out, re.MULTILINE)
         leads_to[command] = steps
+        if "list.txt" in first and words[0] == "accuracy":
+            assert words[words.index("--samples") + 1] == "list.txt"
         pending |= {step for step in steps if step not in leads_to}
         if words[0] == "compile" and "-o" in words:
             folder = words[words.index("-o") + 1]

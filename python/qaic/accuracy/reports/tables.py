@@ -19,7 +19,8 @@ _HOW_TO_READ = (
     "SQNR is the ratio of the power of the float32 values to that of the difference; N/A if there is no "
     "difference, or if the square of a value exceeds float32. inherited: error of the result in the deployed "
     "program. own: error of the deployed node on the inputs of the float32 run. In large results, underflow "
-    "and the quantile are computed from evenly spaced elements."
+    "and the quantile are computed from evenly spaced elements. A node has the name of its first output, as "
+    "in node precision files; profiles use the name of the node itself."
 )
 
 

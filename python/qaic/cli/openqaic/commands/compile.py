@@ -9,7 +9,13 @@ from pathlib import Path
 from qaic.cli.console import SUCCESS, Parser, print_json, print_line
 from qaic.cli.log import logged
 from qaic.cli.openqaic.arguments import add_json, add_model, set_examples
-from qaic.cli.openqaic.compile_options import add_compile_options, next_command, next_view, resolve_options
+from qaic.cli.openqaic.compile_options import (
+    add_compile_options,
+    keyword_options,
+    next_command,
+    next_view,
+    resolve_options,
+)
 from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.messages import recorded
 from qaic.compiler.driver import compile_resolved
@@ -61,8 +67,13 @@ def _next_steps(arguments: argparse.Namespace, path: Path) -> dict[str, str]:
     # Accuracy compares the inputs and outputs of the model, which this option changes.
     if precision is None or qpc.options.get("custom_io_list_file") is not None:
         return {"": bench}
-    own = {name for options in PRECISIONS.values() for name in options}
-    accuracy = next_command("accuracy", arguments, "--to", precision, without={"target", "stats_level", *own})
+    without = {"target", "stats_level", *(name for options in PRECISIONS.values() for name in options)}
+    words = ["--to", precision]
+    if (samples := keyword_options(arguments).get("input_list_file")) is not None:
+        # The samples of a comparison also calibrate.
+        words += ["--samples", str(samples)]
+        without.add("input_list_file")
+    accuracy = next_command("accuracy", arguments, *words, without=without)
     return {", for accuracy": accuracy, ", for speed": bench}
 
 
