@@ -171,7 +171,7 @@ def test_a_value_that_is_shown_reaches_the_bound_if_the_value_does(metric, bound
 
 def test_a_target_out_of_reach():
     model, samples, _ = models.overflowing((1,))
-    with pytest.raises(StateError, match=r"found 0 with all \d+ operations in fp32, expected at least 1"):
+    with pytest.raises(StateError, match=r"found 0 with all \d+ operations in float32, expected at least 1"):
         accuracy.search(model, to="fp16", samples=samples, target=f"{__name__}:nothing>=1")
 
 

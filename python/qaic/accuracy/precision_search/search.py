@@ -22,7 +22,7 @@ from qaic.accuracy.precision_search.plan import PrecisionPlan
 from qaic.accuracy.precision_search.targets import Score, Target, parse
 from qaic.accuracy.precision_search.trials import Operation, Trials, ranked_operations, run_passages
 from qaic.accuracy.prepared import PreparedModel, merged, named, prepared
-from qaic.accuracy.reports.precision_accuracy import PrecisionAccuracy
+from qaic.accuracy.reports.precision_accuracy import TYPES, PrecisionAccuracy
 from qaic.accuracy.samples import Samples
 from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.messages import silenced
@@ -207,7 +207,7 @@ class _Search:
             score = self._trials.score(self._ranked)
             raise StateError(
                 f"target {self._target.text}: found {self._target.show(score.value)} with all "
-                f"{len(self._ranked)} operations in {self._keep}, expected at least "
+                f"{len(self._ranked)} operations in {TYPES[self._keep]}, expected at least "
                 f"{self._target.show(self._target.bound)}; the remaining error comes from "
                 "inputs, outputs or constants of another precision",
                 code="state.target_out_of_reach",
