@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Self, SupportsIndex, final, overload
+from typing import Any, Final, Protocol, Self, SupportsIndex, final, overload
 
 import numpy as np
 from _typeshed import FileDescriptorLike
@@ -735,6 +735,43 @@ class Completions:
     def wake(self) -> None:
         """End a ``wait``."""
 
+class _Matrices(Protocol):
+    @property
+    def count(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def is_turned(self) -> bool: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def unit(self) -> int: ...
+
+@final
+class Payload:
+    """The bytes of a weight in its stored form, in blocks that are computed when they are read."""
+
+    def __new__(
+        cls,
+        source: Buffer | tuple[int, int, int],
+        numbers: tuple[str, str],
+        *,
+        clip: bool = False,
+        code: str = "plain",
+        matrices: _Matrices | None = None,
+    ) -> Payload:
+        """`source` is bytes, or the descriptor of a file, an offset and a size."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def blocks(self) -> int: ...
+    def read(self, index: int) -> bytes: ...
+    def found(self) -> tuple[int, float, float, bool, int, int]:
+        """Return the fields of `qaic.compiler.ir.constants.packed.Facts`."""
+
 @final
 class QpcWriter:
     """Writes a container piece by piece. Dropped before ``finish``, it removes its file."""
@@ -743,6 +780,9 @@ class QpcWriter:
         cls, path: str | PathLike[str], segments: Sequence[tuple[str, int, int]], alignment: int
     ) -> QpcWriter: ...
     def write(self, name: str, data: Buffer) -> None: ...
+    def write_blocks(self, name: str, payload: Payload, first: int, count: int) -> int:
+        """Append blocks on all processors, without the interpreter lock; returns the number of bytes."""
+
     def crc32(self, name: str) -> int: ...
     def finish(self) -> None: ...
 

@@ -193,7 +193,6 @@ def test_program_of_before_with_rows_one_by_one_gives_the_same_numbers(tmp_path,
     )
     tiles = compiled(tmp_path, proto, "tiles", **options).path
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(store_weights, "as_tiles", lambda inner, rows, unit_bytes: inner)
     monkeypatch.setattr(store_weights, "TILES", "rows")
     rows = compiled(tmp_path, proto, "rows", **options).path
     monkeypatch.undo()

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from qaic.options.resolution import ResolvedOptions
 
 _LOG = logging.getLogger("qaic.compiler")
-#: bytes of a model above which a container in an output folder has no copy in the cache
-_WRITTEN_ONCE_BYTES: Final = 2 << 30
+#: bytes of weights from which a container in an output folder has no copy in the cache, because compiling
+#: takes little longer than copying
+_WRITTEN_ONCE_BYTES: Final = 1 << 30
 
 
 def compile_resolved(model: ModelSource, resolved: ResolvedOptions) -> Path:
@@ -151,13 +152,11 @@ def _compiled(
         opened(model) as source,
     ):
         progress.stage("read")
-        content, lowered = digest_of(source), None
+        lowered = None
         with recorded() as diagnostics:
             if is_measured_first:
                 lowered = _lowered(source, options, samples, progress, store)
                 keyed["profile"] = {"digest": _profile_digest(lowered[1])}
-            key = cache.cache_key(content, keyed)
-            found = store.lookup(key) if is_kept else None
 
             def write(temporary: Path) -> None:
                 made = lowered or _lowered(source, options, samples, progress, store)
@@ -165,9 +164,13 @@ def _compiled(
                     temporary, source, made, options, set_options, progress=progress, diagnostics=diagnostics
                 )
 
-            if found is None and output_dir is not None and _size(source) >= _WRITTEN_ONCE_BYTES:
+            if output_dir is not None and _size(source) >= _WRITTEN_ONCE_BYTES:
+                # A digest of the model takes as long as the rest of the compilation.
                 write_replacing(output_dir / QPC_FILE_NAME, write)
                 return output_dir / QPC_FILE_NAME
+            content = digest_of(source)
+            key = cache.cache_key(content, keyed)
+            found = store.lookup(key) if is_kept else None
             result = found or store.build(key, write, again=not is_kept)
         if found:
             note_cached()
@@ -181,7 +184,9 @@ def _compiled(
 
 
 def _size(source: OnnxFile) -> int:
-    return sum(file.path.stat().st_size for file in source.files)
+    """Return the size of a model; weights that share bytes of a file count separately."""
+    in_files = sum(file.size for file in source.files)
+    return max(in_files, sum(weight.source.nbytes for weight in source.weights.values()))
 
 
 def _listed_samples(options: CompileOptions, store: cache.Cache) -> SampleFiles | None:

@@ -5,7 +5,8 @@
 //! * [`ForeignMemory`] and [`ForeignMemoryMut`] contain memory with its owner, as values without a lifetime. A call
 //!   that borrows memory creates them with a [`Lender`]. Memory that is shared with other owners is [`SharedMemory`].
 //! * [`Storage`] is memory of this library, which a [`StoragePool`] reuses. [`FileBytes`] contains a file, a
-//!   [`Mapping`] contains pages that a device also accesses, and a [`DmaBuf`] is memory that only devices access.
+//!   [`FilePart`] reads a part of one, a [`Mapping`] contains pages that a device also accesses, and a [`DmaBuf`] is
+//!   memory that only devices access.
 //! * [`convert`] contains the kernels that convert element types and change the order of dimensions.
 //!
 //! This crate, the calls of the engine and the system calls contain all unsafe code of the project. Safe code cannot
@@ -85,6 +86,8 @@ mod drop_list;
 mod error;
 #[allow(unsafe_code)] // maps files
 mod file_bytes;
+#[allow(unsafe_code)] // duplicates descriptors
+mod file_part;
 #[allow(unsafe_code)] // views of memory that the same value keeps
 mod foreign;
 #[allow(unsafe_code)] // advice on reserved memory
@@ -110,6 +113,7 @@ pub use dma_buf::DmaBuf;
 pub use drop_list::{Deferred, DropList};
 pub use error::MemoryError;
 pub use file_bytes::{FileBytes, open_regular};
+pub use file_part::FilePart;
 pub use foreign::{ForeignMemory, ForeignMemoryMut, Owner};
 pub use large_pages::reserve_large;
 pub use loan::{Lender, Loan};

@@ -14,6 +14,7 @@ mod gil;
 #[allow(unsafe_code)] // the id of the interpreter
 mod interpreter;
 mod noop_control;
+mod payload;
 mod profiling;
 mod qpc;
 mod quant;
@@ -46,6 +47,8 @@ mod _core {
     use super::gil::{PyTeardown, await_teardown};
     #[pymodule_export]
     use super::noop_control::PyNoopControl;
+    #[pymodule_export]
+    use super::payload::PyPayload;
     #[pymodule_export]
     use super::profiling::{PyProfiler, PySamples, device_kpi, profiling_clock};
     #[pymodule_export]

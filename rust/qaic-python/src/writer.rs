@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use pyo3::exceptions::PyEOFError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use qaic_qpc::metadata::Metadata;
@@ -11,6 +12,11 @@ use qaic_qpc::{FileWriter, FileWriterError, NetworkDesc, elf};
 
 use crate::buffers::with_bytes;
 use crate::errors::{Raise, from_qpc, os_error};
+use crate::gil::Detach;
+use crate::payload::PyPayload;
+
+/// Number of bytes that are copied at a time.
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// Writes a container in pieces, so that constants of any size need no memory.
 ///
@@ -45,13 +51,37 @@ impl PyQpcWriter {
     fn write(&mut self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let writer = self.open(py)?;
         with_bytes(data, |source| {
-            // The chunks are within `data` by construction.
-            let copy = |at, chunk: &mut [u8]| {
-                let _ = source.read_into(at, chunk);
-            };
-            let written = writer.append(name, source.len(), copy);
+            let blocks: Vec<usize> =
+                (0..source.len()).step_by(BLOCK_BYTES).map(|at| BLOCK_BYTES.min(source.len() - at)).collect();
+            // The interpreter may change the bytes, so they are copied before their CRC is computed.
+            let written = writer.append(name, &blocks, |index, block| {
+                let _ = source.read_into(index * BLOCK_BYTES, block);
+                Ok(())
+            });
             written.map_err(|error| refused(py, &writer.path, &error))
         })?
+    }
+
+    /// Appends `count` blocks of a payload, from block `first` on, to segment `name`. Returns the number of bytes.
+    ///
+    /// Blocking, without the interpreter lock, on all processors.
+    fn write_blocks(
+        &mut self,
+        py: Python<'_>,
+        name: &str,
+        payload: &Bound<'_, PyPayload>,
+        first: usize,
+        count: usize,
+    ) -> PyResult<usize> {
+        let writer = self.open(py)?;
+        let payload = payload.get();
+        let sizes: Vec<usize> =
+            (first..first.saturating_add(count)).map(|at| payload.block_bytes(at)).collect();
+        let written = py.detached(|_| {
+            Ok(writer.append(name, &sizes, |index, block| payload.fill(first + index, block)))
+        })?;
+        written.map_err(|error| refused(py, &writer.path, &error))?;
+        Ok(sizes.iter().sum())
     }
 
     /// Returns the CRC-32 of the bytes written to segment `name` so far.
@@ -83,8 +113,17 @@ fn refused(py: Python<'_>, path: &Path, error: &FileWriterError) -> PyErr {
     match error {
         FileWriterError::Layout(error) => from_qpc(py, error),
         FileWriterError::Io(error) => os_error(py, &path.display().to_string(), error),
+        FileWriterError::Source(error) => source_error(py, error),
         _ => misuse(py, error.to_string()),
     }
+}
+
+/// Returns the exception for a source that could not be read; `EOFError` if it ended early.
+pub(crate) fn source_error(py: Python<'_>, error: &std::io::Error) -> PyErr {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof {
+        return PyEOFError::new_err("the source of a payload has ended");
+    }
+    os_error(py, "the source of a payload", error)
 }
 
 fn misuse(py: Python<'_>, message: String) -> PyErr {

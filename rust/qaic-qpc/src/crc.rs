@@ -15,6 +15,11 @@ impl Crc32 {
         self.0.update(bytes);
     }
 
+    /// Appends the bytes of another CRC.
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.0.combine(&other.0);
+    }
+
     /// Appends `count` zero bytes in time logarithmic in `count`, because `count` may come from a hostile file.
     pub(crate) fn update_zeros(&mut self, count: u64) {
         let mut block = Self::default();
@@ -22,11 +27,11 @@ impl Crc32 {
         let mut left = count;
         while left != 0 {
             if left & 1 == 1 {
-                self.0.combine(&block.0);
+                self.append(&block);
             }
             left >>= 1;
             let twin = block.clone();
-            block.0.combine(&twin.0);
+            block.append(&twin);
         }
     }
 

@@ -1,8 +1,11 @@
-//! Containers written to a file in pieces, so that constants of any size need no memory.
+//! Containers written to a file in blocks, so that constants of any size need little memory.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use thiserror::Error;
 
@@ -11,8 +14,10 @@ use crate::crc::Crc32;
 use crate::error::QpcError;
 use crate::writer::{Layout, SegmentSpec};
 
-/// Number of bytes that are copied at a time.
+/// Number of bytes that are summed and written at a time, so that they stay in the cache.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Most threads that compute blocks; each holds one block in memory.
+const MOST_THREADS: usize = 8;
 
 /// Reason why a container was not written.
 #[derive(Debug, Error)]
@@ -24,6 +29,9 @@ pub enum FileWriterError {
     /// The file could not be written.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// A block could not be computed, because its source could not be read.
+    #[error(transparent)]
+    Source(io::Error),
     /// The layout has no such segment.
     #[error("the container has no segment {name}")]
     NoSegment { name: String },
@@ -76,33 +84,43 @@ impl FileWriter {
         Ok(writer)
     }
 
-    /// Appends `count` bytes to the payload of segment `name`. `copy(position, chunk)` fills `chunk` with the bytes
-    /// at `position`, so that memory that may change concurrently is never borrowed.
+    /// Appends blocks to the payload of segment `name`; `blocks` are their sizes in bytes.
+    ///
+    /// `fill(index, block)` computes a block, several of them concurrently, and may fail if it reads a source.
     pub fn append(
         &mut self,
         name: &str,
-        count: usize,
-        mut copy: impl FnMut(usize, &mut [u8]),
+        blocks: &[usize],
+        fill: impl Fn(usize, &mut [u8]) -> io::Result<()> + Sync,
     ) -> Result<(), FileWriterError> {
         let segment = self.segments.iter_mut().find(|segment| segment.spec.name == name);
         let segment = segment.ok_or_else(|| no_segment(name))?;
         let room = segment.spec.size.saturating_sub(segment.written);
-        let given = to_u64(count);
+        let given = blocks.iter().fold(0_u64, |sum, &size| sum.saturating_add(to_u64(size)));
         if given > room {
             return Err(FileWriterError::NoRoom { name: name.to_owned(), room, given });
         }
-        self.file.seek(SeekFrom::Start(segment.start.saturating_add(segment.written)))?;
-        segment.written = segment.written.saturating_add(given);
-        let mut buffer = vec![0_u8; count.min(CHUNK_BYTES)];
-        let mut done = 0_usize;
-        while done < count {
-            let len = buffer.len().min(count.saturating_sub(done));
-            let Some(chunk) = buffer.get_mut(..len) else { break };
-            copy(done, chunk);
-            segment.crc.update(chunk);
-            self.file.write_all(chunk)?;
-            done = done.saturating_add(len);
+        let next = AtomicUsize::new(0);
+        let work = Work { file: &self.file, blocks, at: segment.start.saturating_add(segment.written), next };
+        let available = thread::available_parallelism().map_or(1, usize::from);
+        let helpers = available.min(MOST_THREADS).min(blocks.len()).saturating_sub(1);
+        let mut sums = thread::scope(|scope| {
+            let threads: Vec<_> = (0..helpers).map(|_| scope.spawn(|| work.run(&fill))).collect();
+            let mut sums = work.run(&fill);
+            for thread in threads {
+                let more = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                sums = sums.and_then(|mut sums| {
+                    sums.extend(more?);
+                    Ok(sums)
+                });
+            }
+            sums
+        })?;
+        sums.sort_unstable_by_key(|&(index, _)| index);
+        for (_, crc) in &sums {
+            segment.crc.append(crc);
         }
+        segment.written = segment.written.saturating_add(given);
         Ok(())
     }
 
@@ -128,6 +146,57 @@ impl FileWriter {
         }
         self.is_finished = true;
         Ok(())
+    }
+}
+
+/// Blocks that threads compute and write.
+struct Work<'a> {
+    file: &'a File,
+    blocks: &'a [usize],
+    /// Position of the first block in the file.
+    at: u64,
+    /// The block that the next idle thread takes.
+    next: AtomicUsize,
+}
+
+impl Work<'_> {
+    /// Computes and writes blocks until none is left. Returns the indices of these blocks and their CRCs.
+    fn run(
+        &self,
+        fill: impl Fn(usize, &mut [u8]) -> io::Result<()>,
+    ) -> Result<Vec<(usize, Crc32)>, FileWriterError> {
+        let (mut buffer, mut sums) = (Vec::new(), Vec::new());
+        let mut at = self.at;
+        let mut index = 0;
+        loop {
+            let taken = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(&size) = self.blocks.get(taken) else { return Ok(sums) };
+            let skipped = self.blocks.get(index..taken).unwrap_or_default();
+            at = skipped.iter().fold(at, |at, &size| at.saturating_add(to_u64(size)));
+            index = taken;
+            buffer.resize(size, 0);
+            let written = fill(index, &mut buffer)
+                .map_err(FileWriterError::Source)
+                .and_then(|()| Ok(self.write(at, &buffer)?));
+            match written {
+                Ok(crc) => sums.push((index, crc)),
+                Err(error) => {
+                    // The other threads stop too.
+                    self.next.store(self.blocks.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn write(&self, mut at: u64, block: &[u8]) -> io::Result<Crc32> {
+        let mut crc = Crc32::default();
+        for chunk in block.chunks(CHUNK_BYTES) {
+            crc.update(chunk);
+            self.file.write_all_at(chunk, at)?;
+            at = at.saturating_add(to_u64(chunk.len()));
+        }
+        Ok(crc)
     }
 }
 
@@ -163,7 +232,10 @@ mod tests {
     }
 
     fn append(writer: &mut FileWriter, name: &str, bytes: &[u8]) -> Result<(), FileWriterError> {
-        writer.append(name, bytes.len(), |at, chunk| chunk.copy_from_slice(&bytes[at..at + chunk.len()]))
+        writer.append(name, &[bytes.len()], |_, block| {
+            block.copy_from_slice(bytes);
+            Ok(())
+        })
     }
 
     #[test]
@@ -195,6 +267,46 @@ mod tests {
         assert!(matches!(taken, FileWriterError::Io(error) if error.kind() == io::ErrorKind::AlreadyExists));
         assert!(fs::read(&path).unwrap() == expected, "a file that was there stays as it is");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn blocks_of_any_sizes_are_the_bytes_written_at_once() {
+        let path = path("blocks");
+        let sizes = [3, 0, CHUNK_BYTES + 5, 1, 70_000, 2, 9, 400];
+        let total: usize = sizes.iter().sum();
+        let bytes: Vec<u8> = (0..total).map(|at| u8::try_from(at * 7 % 253).unwrap()).collect();
+        let starts: Vec<usize> = (0..sizes.len()).map(|index| sizes[..index].iter().sum()).collect();
+        let mut writer = FileWriter::create(&path, specs(&[("a", 1), ("b", 1 + total)]), 64).unwrap();
+        append(&mut writer, "a", b"x").unwrap();
+        append(&mut writer, "b", b"y").unwrap();
+        writer
+            .append("b", &sizes, |index, block| {
+                block.copy_from_slice(&bytes[starts[index]..starts[index] + sizes[index]]);
+                Ok(())
+            })
+            .unwrap();
+        let payload = [b"y".as_slice(), &bytes].concat();
+        assert_eq!(writer.crc32("b").unwrap(), crate::crc::crc32(&payload));
+        writer.finish().unwrap();
+        let data = |name, payload| SegmentData { name, offset: 0, payload };
+        let expected = build_in_memory(&[data("a", b"x"), data("b", &payload)], 64).unwrap();
+        assert!(fs::read(&path).unwrap() == expected);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn source_that_fails_leaves_the_segment_incomplete() {
+        let path = path("source");
+        let mut writer = FileWriter::create(&path, specs(&[("a", 30)]), 64).unwrap();
+        let failed = writer.append("a", &[10, 10, 10], |index, block| {
+            block.fill(1);
+            if index == 1 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+        });
+        let Err(FileWriterError::Source(error)) = failed else { panic!("{failed:?}") };
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(writer.finish().unwrap_err().to_string(), "segment a has 0 of 30 bytes");
+        drop(writer);
+        assert!(!path.exists());
     }
 
     #[test]

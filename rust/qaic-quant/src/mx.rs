@@ -131,6 +131,9 @@ impl MxFormat {
 /// # Panics
 ///
 /// If `values` is not a whole number of rows, or the length of `stored` is not [`MxFormat::stored_bytes`].
+// Inlined, so that callers compile the code for the vectors of their machine.
+#[inline(always)]
+#[allow(clippy::inline_always)]
 pub fn encode(format: MxFormat, row_len: usize, values: &[f32], stored: &mut [u8]) -> NotFinite {
     let mut not_finite = NotFinite::default();
     let mut blocks = stored.chunks_exact_mut(format.block_bytes());
@@ -231,6 +234,8 @@ pub fn round(format: MxFormat, row_len: usize, values: &[f32], rounded: &mut [f3
 }
 
 /// Calls `each(block, elements of it that exist)` for every block of every row, padded with zeros.
+#[inline(always)]
+#[allow(clippy::inline_always)]
 fn for_blocks(row_len: usize, values: &[f32], mut each: impl FnMut(&[f32; BLOCK], usize)) {
     if values.is_empty() {
         return;
@@ -250,6 +255,8 @@ fn for_blocks(row_len: usize, values: &[f32], mut each: impl FnMut(&[f32; BLOCK]
 }
 
 /// Returns the common exponent of a block; `None` if a value is not finite.
+#[inline(always)]
+#[allow(clippy::inline_always)]
 fn shared_exponent(format: MxFormat, block: &[f32; BLOCK]) -> Option<i32> {
     // Without their signs, float32 numbers have the same order as their bits.
     let largest = block.iter().map(|value| (value.to_bits() & 0x7fff_ffff) as i32).fold(0, i32::max);
@@ -281,7 +288,8 @@ fn sixty_fourths(x: f32) -> f32 {
 
 /// The exponent that the element nearest to `x >= 0` has before a carry, and the power of two that, added to `x`, leaves
 /// it rounded half to even at the step of this exponent.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always)]
 fn steps<const FRACTION: i32, const LEAST: i32>(x: f32) -> (i32, f32) {
     let exponent = ((x.to_bits() >> FRACTION_BITS) as i32 - BIAS).max(LEAST);
     let magic = (exponent - FRACTION + FRACTION_BITS + BIAS) << FRACTION_BITS;
@@ -297,7 +305,8 @@ fn nearest<const FRACTION: i32, const LEAST: i32>(x: f32, largest: f32) -> f32 {
 }
 
 /// The six bits of each element of a block.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always)]
 fn codes<const FRACTION: i32, const LEAST: i32>(block: &[f32; BLOCK], scale: f32) -> [u32; BLOCK] {
     let mut codes = [0; BLOCK];
     for (value, code) in block.iter().zip(&mut codes) {
@@ -312,6 +321,8 @@ fn codes<const FRACTION: i32, const LEAST: i32>(block: &[f32; BLOCK], scale: f32
     codes
 }
 
+#[inline(always)]
+#[allow(clippy::inline_always)]
 fn pack(codes: &[u32; BLOCK], into: &mut [u8]) {
     for (four, three) in codes.as_chunks::<4>().0.iter().zip(into.as_chunks_mut::<3>().0) {
         let bits = four[0] | four[1] << 6 | four[2] << 12 | four[3] << 18;

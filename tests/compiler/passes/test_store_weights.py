@@ -1,5 +1,7 @@
 """Products and gathers that read their weights from the container, and the layout of the weights."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,11 +10,11 @@ from hypothesis import strategies as st
 
 from compiler_oracle import info, model_of, node
 from qaic import _core
-from qaic.compiler.ir.constants.stored_rows import as_rows, strips
+from qaic.compiler.ir.constants.packed import MXFP6, MXFP6_OF_FLOAT16
 from qaic.compiler.ir.constants.weights import MemoryRange, read_all
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN
 from qaic.compiler.passes import store_weights
-from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource
+from qaic.compiler.passes.emulation.mxfp6_weights import mxfp6_source
 from single_pass import applied, before, ops, skipped
 
 NAME = "store-weights"
@@ -75,7 +77,7 @@ def test_rows_are_stored_along_the_sum(nodes, shape, options):
     data = in_order(data, WIDE, -(-HIGH // 32))
     rows = weight(shape) if shape[0] == WIDE else weight(shape).T
     if found.blocks is not None:
-        assert data == _core.mx_encode(np.ascontiguousarray(rows), ENCODING)
+        assert data == _core.mx_encode(np.ascontiguousarray(rows), MXFP6)
     else:
         dtype = np.float16 if options else np.float32
         values = np.frombuffer(data, dtype).reshape(WIDE, -1)
@@ -195,42 +197,14 @@ def test_plain_way_can_be_asked_for():
     assert not store_weights.store_weights_pass.is_needed(context)
 
 
-@given(st.integers(1, 70), st.integers(1, 70), st.booleans(), st.sampled_from(["<f4", "<f2"]))
-def test_rows_of_any_size_are_whole(height, width, moved, dtype):
-    matrix = np.arange(height * width).reshape(height, width).astype(dtype)
-    source = as_rows(MemoryRange(matrix.tobytes()), (height, width), dtype, moved=moved)
-    rows = matrix.T if moved else matrix
-    data = read_all(source)
-    assert len(data) == source.nbytes
-    found = np.frombuffer(data, dtype).reshape(len(rows), -1)
-    np.testing.assert_array_equal(found[:, : rows.shape[1]], rows)
-    assert not found[:, rows.shape[1] :].any()
-
-
-def test_a_large_matrix_is_turned_in_several_passes(monkeypatch):
-    monkeypatch.setattr("qaic.compiler.ir.constants.stored_rows._HELD", 32 * 40 * 4)
-    matrix = np.arange(40 * 100, dtype=np.float32).reshape(40, 100)
-    found = [
-        strip.copy() for strip in strips(MemoryRange(matrix.tobytes()), (40, 100), matrix.dtype, moved=True)
-    ]
-    assert len(found) > 1
-    np.testing.assert_array_equal(np.concatenate(found), matrix.T)
-
-
 @given(st.integers(-30, 12))
 def test_blocks_of_a_float16_product_decode_to_float16(exponent):
     """Numbers below the range of float16 also decode to their float16 values."""
     values = weight((3, 64)) * np.float32(2.0**exponent)
+    source = mxfp6_source(MemoryRange(values.tobytes()), 1, (3, 64), "w", moved=False)
     plain, half = (
-        np.frombuffer(
-            _core.mx_decode(
-                read_all(MxSource(MemoryRange(values.tobytes()), 1, (3, 64), False, "w", is_half)),
-                (3, 64),
-                ENCODING,
-            ),
-            np.float32,
-        )
-        for is_half in (False, True)
+        np.frombuffer(_core.mx_decode(read_all(replace(source, code=code)), (3, 64), MXFP6), np.float32)
+        for code in (MXFP6, MXFP6_OF_FLOAT16)
     )
     np.testing.assert_array_equal(half, plain.astype(np.float16).astype(np.float32))
 
@@ -243,7 +217,7 @@ def test_blocks_decode_as_those_of_ml_dtypes():
         packed = sum(int(code) << 6 * place for place, code in enumerate(codes))
         data = packed.to_bytes(48, "little")
         blocks = b"".join(bytes([exponent]) + data[at : at + 24] for at in (0, 24))
-        found = _core.mx_decode(blocks, (64,), ENCODING)
+        found = _core.mx_decode(blocks, (64,), MXFP6)
         with np.errstate(over="ignore"):
             expected = (elements * 2.0 ** (exponent - 127)).astype(np.float32)
         np.testing.assert_array_equal(found, expected)

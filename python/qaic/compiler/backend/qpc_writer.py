@@ -26,7 +26,8 @@ from qaic.compiler.backend.op_profiling.settings import StatsSettings, settings_
 from qaic.compiler.diagnostics import messages
 from qaic.compiler.diagnostics.messages import Diagnostic, changed, refuse
 from qaic.compiler.diagnostics.progress import Progress
-from qaic.compiler.ir.constants.weights import Weight, initializers_of
+from qaic.compiler.ir.constants.packed import JoinedSource, as_packed
+from qaic.compiler.ir.constants.weights import TensorSource, Weight, initializers_of
 from qaic.compiler.ir.elem_types import BFLOAT16, INTERFACE_TYPES, type_name
 from qaic.compiler.ir.graph_walk import has_loops
 from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
@@ -362,15 +363,27 @@ def _write_constants(
     for weight in model.weights.values():
         writer.write("constants.bin", bytes(places[weight.name] - done))
         done = places[weight.name]
-        for piece in weight.source.chunks():
-            writer.write("constants.bin", piece)
-            done += len(piece)
+        for size in _write_source(writer, weight.source):
+            done += size
             if progress is not None:
                 progress.advance(done, total)
         if done != places[weight.name] + weight.source.nbytes:
             expected = f"{weight.source.nbytes} bytes as when the model was opened"
             raise changed(f"initializer {weight.name!r}", f"{done - places[weight.name]} bytes", expected)
     writer.write("constants.bin.crc", struct.pack("<I", writer.crc32("constants.bin")))
+
+
+def _write_source(writer: _core.QpcWriter, source: TensorSource) -> Iterator[int]:
+    """Append a payload to the constants; yields the number of bytes of each step."""
+    if isinstance(source, JoinedSource):
+        for part in source.parts:
+            yield from _write_source(writer, part)
+    elif (packed := as_packed(source)) is not None:
+        yield from packed.write(writer, "constants.bin")
+    else:
+        for piece in source.chunks():
+            writer.write("constants.bin", piece)
+            yield len(piece)
 
 
 def _place_constants(model: Model) -> tuple[dict[str, int], int]:

@@ -27,7 +27,19 @@ import onnx
 from onnx import helper
 
 from qaic.compiler.ir.constants.in_graph import ConstantReader, read_array
-from qaic.compiler.ir.constants.stored_rows import TILE_ROWS, TILES, UNIT, as_rows, as_tiles, tiles
+from qaic.compiler.ir.constants.packed import (
+    MXFP6,
+    MXFP6_OF_FLOAT16,
+    PLAIN,
+    SIGNED,
+    TILE_ROWS,
+    TILES,
+    UNIT,
+    JoinedSource,
+    Matrices,
+    PackedSource,
+    packed,
+)
 from qaic.compiler.ir.constants.weights import (
     BlockFormat,
     ComputedSource,
@@ -36,7 +48,7 @@ from qaic.compiler.ir.constants.weights import (
     Weight,
     read_all,
 )
-from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, UINT8
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16, INT32, INT64, UINT8, type_name
 from qaic.compiler.ir.graph_walk import (
     DEVICE_DOMAIN,
     FreshNames,
@@ -50,7 +62,7 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
 from qaic.compiler.ir.precision import cast_target
 from qaic.compiler.ir.value_info import collect_shapes
-from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, MxSource, chooses_matrices, swaps
+from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, chooses_matrices, swaps
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
@@ -66,8 +78,8 @@ MANY_ELEMENTS: Final = 1 << 28
 #: most rows of activations for which the time of a product is the time to read its weights
 FEW_ROWS: Final = 16
 
-#: element type -> format for numpy
-_FORMATS: Final = {FLOAT: "<f4", FLOAT16: "<f2", BFLOAT16: "<u2"}
+#: element types of stored weights
+_FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +156,7 @@ class _Rewriter:
 
     def _uses(self, weight: Weight) -> list[_Use] | None:
         """Find all readers of a weight; None if a reader needs the weight as a tensor."""
-        is_known = weight.elem_type in _FORMATS and len(weight.dims) in {2, 3}
+        is_known = weight.elem_type in _FLOATS and len(weight.dims) in {2, 3}
         if not is_known or math.prod(weight.dims) < LEAST_ELEMENTS or weight.layout is not None:
             return None
         if weight.blocks is not None and weight.blocks.encoding != ENCODING:
@@ -340,17 +352,15 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
     *matrices, first, second = weight.dims
     count = math.prod(matrices)
     rows, length = (count * second, first) if moved else (count * first, second)
-    source: TensorSource = weight.source
-    blocks = weight.blocks
-    if blocks is not None:
+    source, blocks = weight.source, weight.blocks
+    if isinstance(source, PackedSource) and source.matrices is not None:
         # Blocks are always stored along the sum.
-        if weight.elem_type == FLOAT16 and isinstance(source, MxSource):
-            source = replace(source, float16=True)
-        blocks = BlockFormat(blocks.encoding, 1)
-    elif moved or length % UNIT:
-        source = as_rows(source, (first, second), _FORMATS[weight.elem_type], moved=moved, count=count)
-    units = -(-length // UNIT)
-    source = as_tiles(source, rows, source.nbytes // rows // units)
+        code = MXFP6_OF_FLOAT16 if weight.elem_type == FLOAT16 else MXFP6
+        source = replace(source, code=code, matrices=replace(source.matrices, layout=TILES))
+        blocks = BlockFormat(ENCODING, 1)
+    else:
+        order = Matrices(count, first, second, moved, TILES)
+        source = packed(source, type_name(weight.elem_type), order)
     return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=StoredLayout(TILES))
 
 
@@ -368,20 +378,32 @@ _FORMS: Final = {4: ("uint4", 8), 8: ("int8", 128)}
 def _packed(
     codes: TensorSource, bits: int, scales: Weight, zeros: Weight | None, shape: tuple[int, int]
 ) -> TensorSource:
-    """Append scales and zero points to tiles of packed unsigned integers; 8-bit integers become signed.
+    """Store packed unsigned integers as tiles, with scales and zero points after them.
 
-    `shape` is the number of rows, and of groups per row. Each group has a scale of any float type, and a zero
-    point that is packed like the integers.
+    8-bit integers become signed. `shape` is the number of rows, and of groups per row. Each group has a scale
+    of any float type, and a zero point that is packed like the integers.
     """
+    rows, groups = shape
+    order = Matrices(1, rows, codes.nbytes // rows, False, TILES, UNIT * bits // 8)  # noqa: FBT003
+    stored = packed(codes, "uint8", order, code=SIGNED if bits == 8 else PLAIN)
+    numbers = -(-rows // TILE_ROWS) * TILE_ROWS * groups
 
-    def chunks() -> Iterator[bytes | bytearray | memoryview]:
-        for piece in codes.chunks():
-            yield (np.frombuffer(piece, np.uint8) ^ 0x80).tobytes() if bits == 8 else piece
-        for numbers in (read_array(scales).astype("<f4"), _zero_points(bits, zeros, shape)):
-            yield tiles(numbers.reshape(shape)).tobytes()
+    def scales_and_zeros() -> Iterator[bytes]:
+        for values in (read_array(scales).astype("<f4"), _zero_points(bits, zeros, shape)):
+            yield tiles(values.reshape(shape)).tobytes()
 
-    rows = -(-shape[0] // TILE_ROWS) * TILE_ROWS
-    return ComputedSource(codes.nbytes + 5 * rows * shape[1], chunks)
+    return JoinedSource((stored, ComputedSource(5 * numbers, scales_and_zeros)))
+
+
+def tiles(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Interleave the numbers of rows, tile by tile; rows of zeros fill the last tile.
+
+    ``[rows, numbers]`` become ``[tiles, numbers, TILE_ROWS]``.
+    """
+    missing = -len(rows) % TILE_ROWS
+    if missing:
+        rows = np.concatenate([rows, np.zeros((missing, rows.shape[1]), rows.dtype)])
+    return np.ascontiguousarray(rows.reshape(-1, TILE_ROWS, rows.shape[1]).swapaxes(1, 2))
 
 
 def _zero_points(bits: int, zeros: Weight | None, shape: tuple[int, int]) -> npt.NDArray[np.int8]:
@@ -464,7 +486,7 @@ class _Finder:
             self.skip("the weight has other readers, or its constants other types or sizes", node)
             return None
         self.copied |= {constant.name for constant in (scales, zeros) if constant is not None}
-        source = _packed(as_tiles(codes.source, rows, UNIT * bits // 8), bits, scales, zeros, (rows, groups))
+        source = _packed(codes.source, bits, scales, zeros, (rows, groups))
         blocks, layout = BlockFormat(_FORMS[bits][0], 1), StoredLayout(TILES, group)
         return Weight(codes.name, UINT8, (rows, length), source, blocks, layout)
 

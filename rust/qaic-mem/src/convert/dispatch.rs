@@ -1,5 +1,7 @@
 //! Selection of the kernel for a machine and an operation.
 
+use qaic_quant::mx::{self, MxFormat, NotFinite};
+
 #[cfg(target_arch = "x86_64")]
 use super::x86::Features;
 use super::{ElementOp, portable};
@@ -48,9 +50,34 @@ pub(super) fn apply(isa: Isa, op: ElementOp, src: HostSlice<'_>, dst: HostSliceM
     portable::apply(op, src, dst);
 }
 
+/// Encodes rows of `row_len` numbers as blocks of MXFP6, as [`mx::encode`] does.
+pub(super) fn encode_mxfp6(isa: Isa, row_len: usize, values: &[f32], stored: &mut [u8]) -> NotFinite {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(features) = Features::detect(isa) {
+        return super::x86::encode_mxfp6(features, row_len, values, stored);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    mx::encode(MxFormat::Fp6E2M3, row_len, values, stored)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_of_every_family_are_equal() {
+        // Every exponent, and signs, zeros, infinities and NaN among them.
+        let value = |at: u32| f32::from_bits(at.wrapping_mul(0x9e37_79b9) ^ (at << 23));
+        let values: Vec<f32> = (0..200 * 67).map(value).collect();
+        let mut expected = vec![0; 200 * 3 * 25];
+        let found = mx::encode(MxFormat::Fp6E2M3, 67, &values, &mut expected);
+        for isa in Isa::available() {
+            let mut stored = vec![1; expected.len()];
+            assert_eq!(encode_mxfp6(isa, 67, &values, &mut stored), found, "{isa:?}");
+            assert!(stored == expected, "{isa:?}");
+        }
+    }
 
     #[test]
     fn kernels_of_every_family_stop_where_the_shorter_side_ends() {

@@ -18,6 +18,20 @@ pub(super) fn widen(src: &[f16], dst: &mut [f32]) {
     src[..count].convert_to_f32_slice(&mut dst[..count]);
 }
 
+/// Converts a float64 number, rounded once.
+pub(super) fn narrow_f64(value: f64) -> f16 {
+    #[allow(clippy::cast_possible_truncation)] // the lost digits are recorded below
+    let near = value as f32;
+    #[allow(clippy::float_cmp)] // exact if no digits were lost
+    let is_exact = f64::from(near) == value;
+    if is_exact || !value.is_finite() {
+        return f16::from_f32(near);
+    }
+    // Rounding to an odd float32 number records the lost digits in the lowest bit, so the second rounding is exact.
+    let toward_zero = if f64::from(near).abs() > value.abs() { near.to_bits() - 1 } else { near.to_bits() };
+    f16::from_f32(f32::from_bits(toward_zero | 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +59,29 @@ mod tests {
             narrow(&[x], &mut out);
             assert_eq!(out[0].to_bits(), bits, "{x:e}");
         }
+    }
+
+    #[test]
+    fn float64_is_rounded_once() {
+        let tie = 1.0 + 1.0 / 2048.0;
+        let cases = [
+            (tie, 0x3c00),
+            // Rounding to float32 first would return the tie.
+            (tie + 1e-12, 0x3c01),
+            (-tie - 1e-12, 0xbc01),
+            (tie - 1e-12, 0x3c00),
+            (65_519.999_999_999, 0x7bff),
+            (65520.0, 0x7c00),
+            (1e300, 0x7c00),
+            (-1e300, 0xfc00),
+            (1e-300, 0),
+            (2.0_f64.powi(-25) * (1.0 + 1e-12), 1),
+            (f64::NEG_INFINITY, 0xfc00),
+        ];
+        for (x, bits) in cases {
+            assert_eq!(narrow_f64(x).to_bits(), bits, "{x:e}");
+        }
+        assert!(narrow_f64(f64::NAN).is_nan());
     }
 
     #[test]

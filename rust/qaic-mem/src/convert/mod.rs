@@ -9,10 +9,12 @@
 //! * `transpose` changes the order of dimensions.
 //! * [`Pipeline`] fuses element operations and a permutation into one pass.
 //! * `pieces` iterates over arrays of the caller, and [`mx`] over arrays in rows of blocks.
+//! * [`packing`] converts weights to the form in which a container stores them.
 
 mod dispatch;
 mod half;
 pub mod mx;
+pub mod packing;
 mod pieces;
 pub(crate) mod pipeline;
 mod portable;

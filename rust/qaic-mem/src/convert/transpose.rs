@@ -222,7 +222,9 @@ fn sink_tail<'a>(dst: &'a mut HostSliceMut<'_>, offset: usize) -> Option<HostSli
     dst.reborrow().subslice(offset, len)
 }
 
-fn turn(
+/// Copies a matrix with rows and columns exchanged; strides in elements of `size` bytes. Returns `None` if a matrix
+/// exceeds its memory.
+pub(super) fn turn(
     size: usize,
     src: HostSlice<'_>,
     src_stride: usize,

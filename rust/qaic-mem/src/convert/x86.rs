@@ -17,6 +17,8 @@
 
 use std::arch::x86_64::*;
 
+use qaic_quant::mx::{self, MxFormat, NotFinite};
+
 use super::quantize::{QuantType, is_moderate};
 use super::{ElementOp, Isa, QuantParams, portable};
 use crate::{HostSlice, HostSliceMut};
@@ -115,6 +117,32 @@ fn apply_vectors(
         }
         _ => 0,
     }
+}
+
+/// Encodes rows as [`mx::encode`] does, whose code is compiled again for wider vectors.
+pub(super) fn encode_mxfp6(
+    features: Features,
+    row_len: usize,
+    values: &[f32],
+    stored: &mut [u8],
+) -> NotFinite {
+    if features.is_wide {
+        // SAFETY: wide features have AVX-512 F, BW and VL.
+        unsafe { encode_mxfp6_512(row_len, values, stored) }
+    } else {
+        // SAFETY: all features have AVX2.
+        unsafe { encode_mxfp6_256(row_len, values, stored) }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn encode_mxfp6_512(row_len: usize, values: &[f32], stored: &mut [u8]) -> NotFinite {
+    mx::encode(MxFormat::Fp6E2M3, row_len, values, stored)
+}
+
+#[target_feature(enable = "avx2")]
+fn encode_mxfp6_256(row_len: usize, values: &[f32], stored: &mut [u8]) -> NotFinite {
+    mx::encode(MxFormat::Fp6E2M3, row_len, values, stored)
 }
 
 /// Quantizes to 8 or 16 bits.

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from qaic.compiler.diagnostics.messages import Diagnostic
-from qaic.compiler.ir.constants.weights import ComputedSource, TensorSource
+from qaic.compiler.ir.constants.packed import Facts, converted
+from qaic.compiler.ir.constants.weights import TensorSource
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
 from qaic.support.text import counted
 
@@ -47,12 +49,17 @@ class Overflows:
     #: constant -> a node that reads it
     readers: dict[str, str] = field(default_factory=dict)
 
-    def forget(self, name: str) -> None:
-        """Reset the record of a constant that will be read again."""
-        self.counts.pop(name, None)
-        self.farthest.pop(name, None)
-        self.lost.pop(name, None)
+    def note(self, name: str, facts: Facts) -> None:
+        """Record the facts about a whole constant, in place of those of an earlier read."""
+        for record in (self.counts, self.farthest, self.lost):
+            record.pop(name, None)
         self.survived.discard(name)
+        if facts.has_survivors:
+            self.survived.add(name)
+        if facts.lost:
+            self.lost[name] = facts.lost
+        if facts.beyond:
+            self.counts[name], self.farthest[name] = facts.beyond, facts.farthest
 
     def note_lost(self, name: str, values: npt.NDArray[np.generic]) -> None:
         """Count an array if it has values and float16 turns all of them into zeros."""
@@ -102,34 +109,15 @@ def converted_floats(
 ) -> TensorSource:
     """Convert a payload of float64, float32, float16 or bfloat16 to another of these, rounded half to even.
 
-    `source` is little-endian. While it is read, `overflows` counts under `name` the finite values that the
-    narrower type does not have.
+    `source` is little-endian. When it was read, `overflows` counts under `name` the finite values that
+    float16 does not have.
     """
-    item_bytes = TABLE[from_type][1] // 8
-
-    def chunks() -> Iterator[bytes]:
-        # Only a short read ends a piece inside an element.
-        rest = b""
-        overflows.forget(name)
-        for piece in source.chunks():
-            data = rest + bytes(piece) if rest else piece
-            whole = len(data) // item_bytes * item_bytes
-            rest = bytes(data[whole:])
-            yield converted(data, whole // item_bytes).tobytes()
-
-    def converted(data: bytes | bytearray | memoryview, count: int) -> npt.NDArray[np.generic]:
-        values: npt.NDArray[np.floating]
-        if from_type == BFLOAT16:
-            # A bfloat16 is the upper half of a float32.
-            values = (np.frombuffer(data, "<u2", count).astype(np.uint32) << 16).view(np.float32)
-        else:
-            values = np.frombuffer(data, np.dtype(TABLE[from_type][0]).newbyteorder("<"), count)
-        if to_type in {FLOAT16, BFLOAT16}:
-            return overflows.round_to(name, values, to_type)
-        with np.errstate(over="ignore"):
-            return values.astype(TABLE[to_type][0])
-
-    return ComputedSource(source.nbytes * TABLE[to_type][1] // TABLE[from_type][1], chunks)
+    return converted(
+        source,
+        (TABLE[from_type][0], TABLE[to_type][0]),
+        clip=overflows.clip,
+        listener=partial(overflows.note, name) if to_type == FLOAT16 else None,
+    )
 
 
 def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:

@@ -17,6 +17,8 @@ from qaic.compiler.diagnostics.messages import changed, refuse
 if TYPE_CHECKING:
     import onnx
 
+    from qaic.errors import CompileError
+
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
 CHUNK: Final = 1 << 17
 
@@ -130,12 +132,18 @@ class FileRange:
             want = min(CHUNK, self.nbytes - done)
             got = os.preadv(self.file.fd, [buffer[:want]], self.offset + done)
             if got == 0:
-                found, expected = f"its end at byte {self.offset + done}", f"{self.file.size} bytes"
-                raise changed(
-                    f"model file {str(self.file.path)!r}", found, f"{expected} as when it was opened"
-                )
+                raise self.ended()
             yield buffer[:got]
             done += got
+
+    def ended(self) -> CompileError:
+        """Build the exception for a file that has become shorter than the payload."""
+        size = os.fstat(self.file.fd).st_size
+        return changed(
+            f"model file {str(self.file.path)!r}",
+            f"{size} bytes",
+            f"{self.file.size} bytes as when it was opened",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,27 +166,6 @@ class MemoryRange:
 def read_all(source: TensorSource) -> bytes:
     """Read a whole small payload."""
     return b"".join(bytes(piece) for piece in source.chunks())
-
-
-def whole_pieces(source: TensorSource, nbytes: int) -> Iterator[memoryview]:
-    """Read a payload in pieces of one size, of which the last may be shorter.
-
-    A piece is valid until the next one is requested.
-    """
-    buffer = memoryview(bytearray(min(nbytes, source.nbytes)))
-    filled = 0
-    for piece in source.chunks():
-        rest = memoryview(piece).cast("B")
-        while rest:
-            part = rest[: len(buffer) - filled]
-            buffer[filled : filled + len(part)] = part
-            filled += len(part)
-            rest = rest[len(part) :]
-            if filled == len(buffer):
-                yield buffer
-                filled = 0
-    if filled:
-        yield buffer[:filled]
 
 
 def initializers_of(weights: Mapping[str, Weight]) -> list[Weight]:

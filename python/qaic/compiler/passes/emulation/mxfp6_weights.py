@@ -6,107 +6,53 @@ are along the dimension that the product sums over. A mixture of experts gathers
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from qaic import _core
 from qaic.compiler.diagnostics.messages import listing, refuse, warn
 from qaic.compiler.ir.constants.in_graph import ConstantReader
-from qaic.compiler.ir.constants.stored_rows import strips
-from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight, whole_pieces
-from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, INT32, INT64, array_type
+from qaic.compiler.ir.constants.packed import MXFP6, ROWS, Facts, Matrices, PackedSource, packed
+from qaic.compiler.ir.constants.weights import BlockFormat, TensorSource, Weight
+from qaic.compiler.ir.elem_types import DOUBLE, FLOAT, FLOATS, INT32, INT64, type_name
 from qaic.compiler.ir.graph_edits import remove_unused_nodes, replace_input_with, set_nodes
 from qaic.compiler.ir.graph_walk import FreshNames, all_nodes, attribute_of, node_key, producers, standard
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.value_info import ValueInfo
-from qaic.errors import InputError
 
 #: format of weights
-ENCODING: Final = "mxfp6_e2m3"
-_BLOCK: Final = 32
-_BLOCK_BYTES: Final = 25
+ENCODING: Final = MXFP6
 #: least number of rows and of columns of a compressed matrix
 _LEAST_SIDE: Final = 32
-#: least stored exponent for which float16 represents every element of a block
-_LEAST_OF_FLOAT16: Final = 127 - 24 + 3
-#: most elements that are encoded together
-_PIECE: Final = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class MxSource:
-    """A float payload that is encoded as blocks along one of its last two dimensions."""
+def mxfp6_source(
+    source: TensorSource, elem_type: int, dims: tuple[int, ...], name: str, *, moved: bool
+) -> PackedSource:
+    """Encode a payload of floats as blocks along the last dimension, or along the second to last if `moved`.
 
-    #: payload of floats
-    inner: TensorSource
-    elem_type: int
-    dims: tuple[int, ...]
-    #: true if the blocks are along the second to last dimension, which is stored as the last
-    moved: bool
-    #: name for messages
-    name: str
-    #: true if blocks contain values rounded to float16; blocks below its range are encoded again, which does
-    #: not change their values
-    float16: bool = False
+    The dimension of the blocks is stored as the last one. `name` is for messages.
+    """
+    *batch, rows, columns = dims
+    matrices = Matrices(math.prod(batch), rows, columns, moved, ROWS)
+    return packed(
+        source, type_name(elem_type), matrices, code=MXFP6, listener=partial(_refuse_not_finite, name)
+    )
 
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        *batch, rows, length = (*self.dims[:-2], *self._matrix())
-        return math.prod(batch) * rows * (-(-length // _BLOCK) * _BLOCK_BYTES)
 
-    def _matrix(self) -> tuple[int, int]:
-        """Return the number of rows and the length of a row, as stored."""
-        first, second = self.dims[-2:]
-        return (second, first) if self.moved else (first, second)
-
-    def chunks(self) -> Iterator[bytes]:
-        """Encode a group of rows at a time; if `moved`, a whole matrix is in memory."""
-        dtype = array_type(self.elem_type)
-        first, second = self.dims[-2:]
-        step = max(1, _PIECE // max(1, self._matrix()[1]))
-        # Rows are independent, so a piece may contain rows of several matrices.
-        whole = (math.prod(self.dims[:-1]), second)
-        matrices: Iterator[npt.NDArray[Any]]
-        if self.moved and len(self.dims) > 2:
-            pieces = whole_pieces(self.inner, first * second * dtype.itemsize)
-            matrices = (np.frombuffer(data, dtype).reshape(first, second).T for data in pieces)
-        else:
-            matrices = strips(self.inner, whole, dtype, moved=self.moved)
-        for values in matrices:
-            for start in range(0, len(values), step):
-                with np.errstate(over="ignore"):
-                    piece = np.ascontiguousarray(values[start : start + step], np.float32)
-                yield self._encoded(piece)
-
-    def _encoded(self, piece: npt.NDArray[np.float32]) -> bytes:
-        try:
-            blocks = _core.mx_encode(piece, ENCODING, refuse_not_finite=True)
-            exponents = np.frombuffer(blocks, np.uint8)[::_BLOCK_BYTES]
-            if not self.float16 or not ((exponents > 0) & (exponents < _LEAST_OF_FLOAT16)).any():
-                return blocks
-            decoded = _core.mx_decode(blocks, piece.shape, ENCODING)
-            with np.errstate(over="ignore"):
-                rounded = decoded.astype(np.float16).astype(np.float32)
-            # Values outside the range of float16 are not rounded.
-            np.copyto(rounded, decoded, where=~np.isfinite(rounded))
-            return _core.mx_encode(rounded, ENCODING)
-        except InputError as error:
-            raise refuse(
-                f"weight {self.name!r}",
-                code="weight_not_finite",
-                found=f"values that MXFP6 cannot represent ({error.message})",
-                expected="finite numbers",
-                fix="name the operator in exclude_mxfp6_matmul, or repair the model",
-                context={"tensor": self.name},
-            ) from error
+def _refuse_not_finite(name: str, facts: Facts) -> None:
+    if facts.nan or facts.infinite:
+        raise refuse(
+            f"weight {name!r}",
+            code="weight_not_finite",
+            found=f"{facts.nan} NaN and {facts.infinite} infinite values, which MXFP6 cannot represent",
+            expected="finite numbers",
+            fix="name the operator in exclude_mxfp6_matmul, or repair the model",
+            context={"tensor": name},
+        )
 
 
 @compiler_pass(lambda context: context.options.mxfp6_matmul)
@@ -208,7 +154,7 @@ class _Compressor:
         if name is None:
             name = self.made[key] = self.fresh.make(weight.name, "mxfp6")
             dims = (*weight.dims[:-2], *(weight.dims[:-3:-1] if swapped else weight.dims[-2:]))
-            source = MxSource(weight.source, weight.elem_type, weight.dims, moved, weight.name)
+            source = mxfp6_source(weight.source, weight.elem_type, weight.dims, weight.name, moved=moved)
             self.model.weights[name] = Weight(name, FLOAT, dims, source, BlockFormat(ENCODING, axis))
             facts = self.model.facts
             facts.types[name] = FLOAT
