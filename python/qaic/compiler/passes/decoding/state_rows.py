@@ -14,7 +14,8 @@ has one operator for all three, which only moves values. The operator also decod
 cache, and rounds values that the graph casts to float16.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -132,10 +133,7 @@ class _States:
             rows = _after_casts(state.rows, state.leaving, nodes, fresh, state.name)
             results.append((rows, state.indices))
         kept = [node for node in nodes if id(node) not in removed]
-        for state in states:
-            if state.entering:
-                kept = _select_before_casts(kept, state, fresh)
-        edit.set_nodes(self.graph, kept)
+        edit.set_nodes(self.graph, _select_before_casts(kept, states, fresh))
         return results
 
 
@@ -160,34 +158,35 @@ def _after_casts(
 
 
 def _select_before_casts(
-    nodes: list[onnx.NodeProto], state: _State, fresh: FreshNames
+    nodes: list[onnx.NodeProto], states: Iterable[_State], fresh: FreshNames
 ) -> list[onnx.NodeProto]:
-    """Cast the values read from a state instead of the state."""
-    cast = state.entering[-1].output[0]
+    """Cast the values read from states instead of the states."""
+    by_cast = {state.entering[-1].output[0]: state for state in states if state.entering}
     made: list[onnx.NodeProto] = []
     for node in nodes:
-        if cast not in node.input:
-            made.append(node)
-        elif standard(node, "Shape"):
+        made.append(node)
+        cast = node.input[0] if node.input else ""
+        state = by_cast.get(cast)
+        if state is None:
+            continue
+        if standard(node, "Shape"):
             edit.replace_input_with(node, 0, state.name)
-            made.append(node)
-        elif standard(node, *_SELECTING) and list(node.input).count(cast) == 1 and node.input[0] == cast:
+        elif standard(node, *_SELECTING) and list(node.input).count(cast) == 1:
             result = node.output[0]
             edit.replace_input_with(node, 0, state.name)
             edit.rename_output(node, 0, fresh.make(result, "stored"))
-            made.append(node)
             casts: list[onnx.NodeProto] = []
             _after_casts(node.output[0], state.entering, casts, fresh, result)
             edit.rename_output(casts[-1], 0, result)
             made += casts
-        else:
-            made.append(node)
-    read = {name for node in made for name in node.input}
-    for node in reversed(state.entering):
-        if node.output[0] not in read:
-            made = [other for other in made if other is not node]
-            read = {name for other in made for name in other.input}
-    return made
+    reads = Counter(name for node in made for name in node.input)
+    unread: set[int] = set()
+    for state in by_cast.values():
+        for node in reversed(state.entering):
+            if not reads[node.output[0]]:
+                unread.add(id(node))
+                reads.subtract(node.input)
+    return [node for node in made if id(node) not in unread]
 
 
 @compiler_pass(lambda context: context.moves_parts_of_state)
