@@ -8,7 +8,7 @@ use crate::{RunQueues, with_preemptions};
 
 struct Work {
     queues: RunQueues,
-    // Accessed by the thread with the turn; loom reports concurrent accesses.
+    // The thread with the turn accesses this number; loom reports concurrent accesses.
     runs: UnsafeCell<u32>,
 }
 

@@ -8,7 +8,7 @@ use qaic_kmd::{Event, EventSource, NodeInfo};
 pub(crate) const ELF: &[u8] = b"any image will do for cores that are not there";
 
 pub(crate) struct Rig {
-    // Closed before the control checks that nothing is left.
+    // The file is closed before the control checks that nothing is left.
     pub(crate) file: Arc<dyn AccelFile>,
     pub(crate) node: NodeInfo,
     pub(crate) control: CleanCard,

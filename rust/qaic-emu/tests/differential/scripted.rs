@@ -331,7 +331,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Call>)> {
         wait(0),
     ]);
     all.case("late_data").ready(vec![
-        // With a fence, because the order is random without one.
+        // The slice has a fence, because the order is random without one.
         detach(1),
         attach(1, FROM, vec![Slice { semaphores: vec![(0, 0, 1, 0, 2)], ..Slice::of(4096) }]),
         Faults("inference@1=late_dma*all"),
@@ -540,7 +540,7 @@ fn begun_at(images: usize) -> Vec<Call> {
 fn stopped(mut calls: Vec<Call>, command: &str, action: &str, call: Call) -> Vec<Call> {
     let plan = format!("command({command})@1={action}");
     calls.extend([
-        // Leaked, because `Faults` needs a text that lives as long as the process.
+        // The text is leaked, because `Faults` needs one that lives as long as the process.
         Faults(Box::leak(plan.into_boxed_str())),
         While(Box::new(call), vec![Stop]),
         // Resources that the sequence has left in use.
@@ -590,7 +590,7 @@ fn failing_cores(action: &str) -> Vec<Call> {
 
 fn refusals(action: &str) -> Vec<Call> {
     let plan = |command: &str| -> Call {
-        // Leaked, because `Faults` needs a text that lives as long as the process.
+        // The text is leaked, because `Faults` needs one that lives as long as the process.
         Faults(Box::leak(format!("command({command})@1={action}").into_boxed_str()))
     };
     vec![

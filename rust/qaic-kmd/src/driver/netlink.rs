@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn wait_beside_other_messages_ends_in_time() {
         let Some((mut events, mut sender)) = pair(0) else { return };
-        // Sent to this listener only, not to a group.
+        // The message is sent to this listener only, not to a group.
         sender.to = SocketAddrNetlink::try_from(getsockname(&*events.socket).unwrap()).unwrap();
         let readiness = events.readiness();
         assert_eq!(events.next(Duration::ZERO), Ok(None));

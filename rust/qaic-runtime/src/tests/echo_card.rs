@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_mins(1);
 pub(crate) struct EchoCard {
     context: Arc<Context>,
     cores: Arc<EchoCores>,
-    // Dropped after the context, which keeps a file open.
+    // The control is dropped after the context, which keeps a file open.
     control: CleanedCard,
 }
 
@@ -183,7 +183,7 @@ impl Running for RunningEcho {
     fn stopper(&self) -> Arc<dyn Fn() + Send + Sync> {
         let (cores, is_stopped) = (Arc::clone(&self.cores), Arc::clone(&self.is_stopped));
         Arc::new(move || {
-            // Under the lock, so that cores about to wait see it.
+            // The flag is set under the lock, so that cores that are about to wait see it.
             let _state = cores.lock();
             is_stopped.store(true, Ordering::Relaxed);
             cores.changed.notify_all();

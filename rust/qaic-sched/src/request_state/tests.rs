@@ -147,7 +147,7 @@ fn apply(state: &RequestState, model: &mut Model, step: Step) -> Result<(), Test
                 (model.is_collectable, model.prior_phase) = (is_collectable, Some(prior_phase));
             }
         }
-        // Possible only before other threads can own the request.
+        // This step is possible only before other threads can own the request.
         Step::Withdraw if model.owns() && model.prior_phase.is_some() => {
             let prior_phase = model.prior_phase.take().unwrap();
             let needs_entry = prior_phase == PriorPhase::Available && !model.available_entry;

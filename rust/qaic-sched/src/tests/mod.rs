@@ -261,7 +261,7 @@ fn wait_for_a_turn_that_is_given_up_takes_none() {
             access.give_back(ticket);
         })
         .unwrap();
-    // Queued after the abandoned ticket, so it runs after the release of the turn.
+    // This entry follows the abandoned ticket, so it runs after the release of the turn.
     scheduler.with_turn(0, &mut until(LONG), || ()).unwrap();
     let free = std::iter::from_fn(|| access.take()).count();
     assert_eq!(free, TICKETS as usize);

@@ -202,8 +202,8 @@ fn bytes_that_are_no_command_are_refused_with_length_or_number() {
         bytes[..4].copy_from_slice(&le(id));
         assert_eq!(refused(bytes), expect(8, &[(0, &le(id.wrapping_add(1))), (4, &minus(3))]), "{id}");
     }
-    // Too short, too long, and with other values in the eight following bytes; the size of the reply is that of the
-    // command.
+    // Commands that are too short or too long, with other values in the eight bytes after them. The reply has the size
+    // of the command.
     let sizes = [(13, 8, 504, 4), (32, 16, 56, 48), (16, 32, 16, 8), (3, 96, 16, 8), (34, 8, 64, 4)];
     for (id, size, reply_size, offset) in sizes {
         let Transaction::Passthrough(whole) = command(id, size, &[]) else { unreachable!() };

@@ -80,7 +80,7 @@ fn rejects_a_table_out_of_place() {
     let error = damaged(|bytes| put(bytes, 16, 41));
     assert!(matches!(error, QpcError::TableOutOfBounds { pointer: 40, base: 41, count: 3, .. }), "{error}");
     let total = sound().len() as u64;
-    // Inside the header, after the end, and more segments than fit.
+    // Tables inside the header, tables after the end, and more segments than fit.
     for (field, value) in [(32, 32), (32, total - 8), (32, total + 8), (32, u64::MAX), (24, 100)] {
         let error = damaged(|bytes| put(bytes, field, value));
         assert_eq!(code(&error), "qpc.table_out_of_bounds", "{field} {value}");

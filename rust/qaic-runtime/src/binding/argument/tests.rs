@@ -112,7 +112,7 @@ proptest! {
             .collect();
         let given_places: Vec<_> = (0..3).filter(|&at| drawn[at].is_some()).collect();
         let spare = |variant: usize, at: usize| sizes[at].checked_sub(size(&variants[variant][at]));
-        // Only outputs have room to spare; no room to spare is best.
+        // Only outputs may have spare room; a combination without spare room is best.
         let best = (0..variants.len())
             .filter(|&variant| given_places.iter().all(|&at| spare(variant, at).is_some_and(|bytes| at == 2 || bytes == 0)))
             .min_by_key(|&variant| (given_places.iter().any(|&at| spare(variant, at) != Some(0)), variant));

@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn profile_of_a_loop_has_its_bodies_inside() {
-        // In order of their ends, as the engine writes them.
+        // The engine writes events in the order of their ends.
         let text = ["[\n".to_owned(), node("a", "Mul", 3, 5)]
             .into_iter()
             .chain([node("body", "Add", 12, 2), session("SequentialExecutor::Execute", 11, 5)])

@@ -140,7 +140,7 @@ fn wrong_checksum_is_reported_as_one() {
         let ErrorDetail::Card(CardError::Driver { call: "MANAGE", source, .. }) = error.detail() else {
             panic!("{error}")
         };
-        // EPIPE
+        // 32 is EPIPE.
         assert_eq!(source.raw_os_error(), Some(32));
         assert!(error.to_string().contains("the checksum of the firmware's reply is wrong"), "{error}");
     }

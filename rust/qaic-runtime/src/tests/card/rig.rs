@@ -91,7 +91,7 @@ impl CardProgramSpec {
 pub(crate) struct Rig {
     pub(crate) kmd: Arc<EmuKmd>,
     pub(crate) device: Arc<dyn Device>,
-    // Dropped after the device, which keeps a file open.
+    // The card is dropped after the device, which keeps a file open.
     pub(crate) card: CleanCard,
     pub(crate) image: Arc<Image>,
 }

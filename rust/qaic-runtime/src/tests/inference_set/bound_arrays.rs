@@ -48,7 +48,7 @@ struct Bench {
     control: Arc<Control>,
     tensors: ArrayTensors,
     bound: BoundArrays,
-    // Dropped last.
+    // The set is dropped last.
     set: Arc<InferenceSet>,
 }
 

@@ -17,7 +17,7 @@ type Memory = Arc<SharedMemory>;
 struct Bench {
     bound: BoundBuffers,
     control: Arc<Control>,
-    // Dropped last.
+    // The set is dropped last.
     set: Arc<InferenceSet>,
 }
 

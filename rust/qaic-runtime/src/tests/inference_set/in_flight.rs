@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_mins(1);
 
 /// A set on a card of its own, with memory for each of its exec objects.
 struct Bench {
-    // Dropped before the memory and the card.
+    // The set is dropped before the memory and the card.
     set: Arc<InferenceSet>,
     inputs: Vec<Array>,
     outputs: Vec<Array>,
@@ -219,7 +219,7 @@ fn any_can_be_cancelled_and_its_exec_object_is_used_again() {
 
 #[test]
 fn lost_inference_times_out_and_the_others_end() {
-    // A busy machine may delay other inferences, too, beyond a short limit.
+    // A busy machine may also delay other inferences beyond a short limit.
     let run = |try_ms| {
         let card = EchoCard::default();
         card.plan("inference@3=lost_completion");

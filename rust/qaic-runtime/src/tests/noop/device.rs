@@ -114,7 +114,7 @@ fn benchmark_with_a_count_runs_exactly_that_many() {
 fn benchmark_that_is_to_go_no_further_ends_and_gives_its_handles_back() {
     let set = set(&context(), &recorded(), 4, 2);
     let progress = BenchmarkProgress::new(&set);
-    // Counted again by each run.
+    // Each run counts from zero.
     for last in [3, 1] {
         let mut ended = 0;
         let mut bind = |_, bindings: &mut Bindings| {
@@ -181,7 +181,7 @@ fn stuck_inference_times_out_and_the_set_works_on() {
     assert_eq!(set.get_completed_id(1, &mut WaitScope::default()).unwrap(), handle);
     let error = set.exec_obj(handle).unwrap().outcome().unwrap_err();
     assert_eq!((error.code(), error.to_string().contains("60 ms")), ("device.timeout", true), "{error}");
-    // A busy machine may delay the next inference beyond its limit, too.
+    // A busy machine may also delay the next inference beyond its limit.
     assert!((0..1_000).any(|_| exec.run(&mut WaitScope::default()).is_ok()));
     set.exec_obj(handle).unwrap().outcome().unwrap();
 }

@@ -98,7 +98,7 @@ fn cancellation_ends_slow_stuck_and_held_executions() {
     let activation = bench.activation();
     let mut exec = activation.create_exec().unwrap();
     let canceller = exec.canceller();
-    // Without a running execution nothing happens.
+    // Nothing happens without a running execution.
     canceller.cancel();
     for round in 0..3 {
         if round == 2 {
@@ -193,7 +193,7 @@ fn load_that_is_cancelled_or_lost_ends() {
     let options = LoadOptions::default();
     let outcome = thread::scope(|scope| {
         let loading = scope.spawn(|| bench.load_with(&options).map(drop));
-        // Before, while or after the load begins: a cancelled load never succeeds.
+        // A load that is cancelled before, while or after it begins never succeeds.
         options.token.cancel();
         loading.join().unwrap()
     });

@@ -155,7 +155,7 @@ fn entries_that_do_not_fit_their_bindings_are_refused() {
     let sound = two_entries();
     let with = |entry: &[(ElementType, &[i32])]| network(&[sound[0].clone(), shapes(entry)]);
     for (network, code) in [
-        // Larger than the binding, although the DMA buffer has enough room.
+        // The tensor is larger than the binding, although the DMA buffer has enough room.
         (with(&[(Float32, &[5]), (Int8, &[2]), (Float32, &[4])]), "qpc.allowed_shape"),
         (with(&[(Float32, &[4]), (Float32, &[2]), (Float32, &[4])]), "qpc.allowed_shape"),
         (with(&[(Float32, &[4]), (Int8, &[2])]), "qpc.allowed_shapes"),
