@@ -42,7 +42,7 @@ def inference_error():
 _LOOKS = 600
 
 #: The open file of this process.
-KEPT = "1 open files"
+KEPT = "open files: 1"
 
 
 def left():

@@ -180,7 +180,7 @@ def _of_class(config: object) -> _Request:
         found = (
             f"the class {config.__name__} itself"
             if isinstance(config, type)
-            else f"a {type(config).__name__}"
+            else f"type {type(config).__name__}"
         )
         raise InputTypeError(
             f"config: found {found}, expected a mapping, a path, AicCompilerConfig or CompileConfig",
@@ -285,7 +285,7 @@ def model_content(model: object) -> Path | bytes | onnx.ModelProto:
         if isinstance(model, ModelProto):
             return model
     raise InputTypeError(
-        f"model: found a {type(model).__name__}, expected a path, bytes or an onnx.ModelProto",
+        f"model: found type {type(model).__name__}, expected a path, bytes or an onnx.ModelProto",
         code="option.model_type",
         context={"found": type(model).__name__},
         hints=("qaic.Session also accepts a qaic.Qpc",),

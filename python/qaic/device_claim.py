@@ -65,7 +65,7 @@ def claim_devices(count: float = 1.0, *, timeout_s: float = 30.0) -> tuple[int, 
     shares = round(count * _SHARES)
     if shares < 1 or (shares > _SHARES and shares % _SHARES):
         raise OptionError(
-            f"{count!r} devices cannot be claimed; a whole number, or a share between 0 and 1, is expected",
+            f"cannot claim {count!r}; a number of devices, or a share between 0 and 1, is expected",
             code="option.claim",
         )
     deadline = time.monotonic() + timeout_s
@@ -89,7 +89,7 @@ def claim_devices(count: float = 1.0, *, timeout_s: float = 30.0) -> tuple[int, 
 def _as_before(count: float) -> tuple[int, ...]:
     if count != _count:
         raise StateError(
-            f"this process has claimed {_count:g} devices, {list(_claimed)}; it cannot claim {count:g} more",
+            f"cannot claim {count:g}: this process has already claimed {_count:g}, devices {list(_claimed)}",
             code="device.claimed",
             hints=("claim once for all sessions of a process",),
         )
@@ -163,8 +163,8 @@ def _folder() -> Path:
 def _too_few(count: float, ready: list[Device]) -> DeviceBusyError:
     ids = [device.id for device in ready]
     return DeviceBusyError(
-        f"{count:g} devices are asked for; of those this process sees, {ids} are ready, and other processes "
-        "have claimed too many of them",
+        f"cannot claim {count:g}: this process sees the ready devices {ids}, and other processes have "
+        "claimed too many of them",
         code="device.claims",
         hints=(
             "let the scheduler assign no more devices than `openqaic devices` lists; QAIC_CPU_DEVICES sets "

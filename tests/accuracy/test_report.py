@@ -104,8 +104,8 @@ def test_wrong_precisions(to, message):
     ("samples", "message"),
     [
         ([], "found no samples"),
-        ({"x": 1}, "found a dict"),
-        ([3], "found a int as sample 1"),
+        ({"x": 1}, "found type dict"),
+        ([3], "found type int as sample 1"),
         ([{"z": np.zeros((4, 16), np.float32)}], "unknown input 'z'"),
         ([{"x": np.zeros((4, 17), np.float32)}], r"shape \[4, 17\]"),
         ("nowhere.npz", "which does not exist"),

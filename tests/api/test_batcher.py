@@ -203,7 +203,7 @@ def test_a_full_queue_refuses_at_once(affine):
     gate = Gate()
     batcher = Batcher(session, shapes, schedule=gate, max_queue_size=3, name="m")
     futures = [batcher.submit({"x": rows(1, 0)}) for _ in range(3)]
-    with pytest.raises(StateError, match="3 requests already wait") as refused:
+    with pytest.raises(StateError, match="the number of waiting requests is 3, the limit") as refused:
         batcher.submit({"x": rows(1, 0)})
     assert refused.value.code == "serving.queue_full"
     gate.open()

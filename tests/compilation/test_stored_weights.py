@@ -287,7 +287,7 @@ def changed(source, target, change):
         ({"encoding": "mxfp6_e2m3"}, "184320 bytes of mxfp6_e2m3"),
         ({"encoding": "int8", "group": 48}, "groups of 48 elements"),
         ({"offset": 1}, "offset"),
-        ({"offset": 1 << 40}, "at offset 1099511627776 are outside of constants.bin"),
+        ({"offset": 1 << 40}, "at offset 1099511627776 is outside constants.bin"),
         ({"dtype": "uint8"}, "found the form `uint8`, which no kernel reads"),
         ({"size": 999}, "999 bytes of float16"),
         ({"name": "v"}, "the plan has no stored weight"),

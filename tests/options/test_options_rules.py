@@ -251,7 +251,7 @@ def test_clusters_report_everything_that_is_wrong():
     with pytest.raises(OptionConflictError) as caught:
         resolve(given, options_path=None, model_is_container=False)
     assert str(caught.value) == (
-        "the clusters of sdp_cluster_sizes have 8 cores together, aic_num_cores is 4; "
+        "the sum of sdp_cluster_sizes is 8, aic_num_cores is 4; "
         "mos has 3 values; one is expected, or one for each of the 2 clusters of sdp_cluster_sizes; "
         "mos of 8 is more than aic_num_cores of 4"
     )

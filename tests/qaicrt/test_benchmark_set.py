@@ -113,7 +113,7 @@ def test_bad_counts(affine, capfd):
 
 
 def test_bad_buffers(affine, capfd):
-    with pytest.raises(qaicrt.ExceptionInit, match="has 1 buffers; the program has 2 bindings"):
+    with pytest.raises(qaicrt.ExceptionInit, match="has 1 buffer; the program has 2 bindings"):
         benchmark_set(affine, data=affine.buffers()[:1])
     benchmark = benchmark_set(affine, data=[qaicrt.QBuffer(bytes(31)), qaicrt.QBuffer(bytes(32))])
     assert benchmark.enable() == S.QS_SUCCESS

@@ -59,8 +59,8 @@ def test_inference_set_takes_none_for_what_is_left_out(affine):
         (([], None, False, 1), {}, "at most 8 positional arguments"),
         ((None,), {"properties": qaicrt.InferenceSetProperties()}, "properties twice"),
         (([],), {"infDataVectorDmaBuf": []}, "infDataVectorDmaBuf twice"),
-        ((None, 2), {}, "enableProfiling is a int"),
-        ((), {"enableProfiling": "yes"}, "enableProfiling is a str"),
+        ((None, 2), {}, "enableProfiling has type int"),
+        ((), {"enableProfiling": "yes"}, "enableProfiling has type str"),
     ],
 )
 def test_wrong_arguments_of_inference_sets(affine, arguments, keywords, message):
@@ -81,7 +81,7 @@ def test_given_buffers_are_those_of_the_handles(affine):
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_given_buffers_that_are_not_one_list_for_each_handle(affine, count):
-    with pytest.raises(qaicrt.ExceptionInit, match=f"has {count} lists of buffers; 2 are expected"):
+    with pytest.raises(qaicrt.ExceptionInit, match=rf"has {count} lists? of buffers, expected 2"):
         qaicrt.InferenceSet(affine.context, affine.qpc, 0, 2, 1, pairs(count)[1])
 
 

@@ -234,12 +234,13 @@ def test_other_dims_of_the_right_size_fail_late(affine, capfd, array):
 def test_wrong_number_of_buffers(affine, capfd, count):
     exec_obj = affine.exec_obj()
     status = exec_obj.setData([qaicrt.QBuffer(bytes(32))] * count)
-    refused(capfd, status, f"{count} buffers given", "2 bindings", "1 inputs, then 1 outputs")
+    found = "1 buffer" if count == 1 else f"{count} buffers"
+    refused(capfd, status, f"found {found}, expected 2: 1 input, then 1 output")
 
 
 def test_wrong_number_of_dims(affine, capfd):
     status = affine.exec_obj().setData([qaicrt.QBuffer(bytes(32)), qaicrt.QBuffer(bytes(32))], [(4, [2, 4])])
-    refused(capfd, status, "1 element sizes and dims given for 2 bindings")
+    refused(capfd, status, "found element sizes and dims for 1 binding, expected 2")
 
 
 @pytest.mark.parametrize("size", [1, 28, 31, 33, 64])

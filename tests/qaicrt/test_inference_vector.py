@@ -78,7 +78,7 @@ def test_files_that_do_not_fit(plain, image, tmp_path):
     short.write_bytes(bytes(767))
     with pytest.raises(qaicrt.ExceptionInit, match="767 bytes; input `image` has 768"):
         V(plain, [short])
-    with pytest.raises(qaicrt.ExceptionInit, match="3 files given"):
+    with pytest.raises(qaicrt.ExceptionInit, match="found 3 files"):
         V(plain, [image] * 3)
 
 
@@ -94,7 +94,7 @@ def test_load_from_file_set(plain, image, tmp_path, capfd):
     assert bytes(live[0]) == image.read_bytes()
     before = list(live)
     refused(capfd, vector.loadFromFileSet([]), "no files")
-    refused(capfd, vector.loadFromFileSet([image] * 3), "3 files given", status=S.QS_ERROR)
+    refused(capfd, vector.loadFromFileSet([image] * 3), "found 3 files", status=S.QS_ERROR)
     refused(capfd, vector.loadFromFileSet([tmp_path / "none"]), "none", status=S.QS_ERROR)
     long = tmp_path / "long.raw"
     long.write_bytes(bytes(769))
@@ -136,10 +136,10 @@ def test_replacing_buffers(plain, capfd):
     assert live == [others[0], outputs]
     assert vector.setOutputBuffers((others[1],)) == S.QS_SUCCESS
     assert live == [*others]
-    refused(capfd, vector.setBuffers([inputs]), "1 buffers given; 2 are expected")
-    refused(capfd, vector.setInputBuffers([inputs, outputs]), "2 inputs given; 1 are expected")
-    refused(capfd, vector.setOutputBuffers([]), "0 outputs given; 1 are expected")
-    with pytest.raises(TypeError, match="buffer 0 is a bytes"):
+    refused(capfd, vector.setBuffers([inputs]), "found 1 buffer, expected 2")
+    refused(capfd, vector.setInputBuffers([inputs, outputs]), "found 2 inputs, expected 1")
+    refused(capfd, vector.setOutputBuffers([]), "found 0 outputs, expected 1")
+    with pytest.raises(TypeError, match="buffer 0 has type bytes"):
         vector.setBuffers([bytes(768), bytes(40)])
     assert live == [*others]
 
@@ -147,7 +147,11 @@ def test_replacing_buffers(plain, capfd):
 def test_a_shortened_list_has_no_place_for_buffers(plain, capfd):
     vector = V(plain)
     del vector.getVector()[1]
-    refused(capfd, vector.setOutputBuffers([qaicrt.QBuffer(bytes(40))]), "1 entries; 2 are expected")
+    refused(
+        capfd,
+        vector.setOutputBuffers([qaicrt.QBuffer(bytes(40))]),
+        "the list of buffers has length 1, expected 2",
+    )
 
 
 def test_an_exec_object_takes_a_vector():

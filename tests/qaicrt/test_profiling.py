@@ -452,13 +452,13 @@ def test_samples_beyond_the_room_are_counted(plain):
     client.run(5)
     samples = profiler.drain()
     assert (len(samples), samples.dropped) == (2, 3)
-    assert samples.latency_report().startswith("Inference latency; 3 further samples were dropped\n")
+    assert samples.latency_report().startswith("Inference latency; dropped samples: 3\n")
     assert profiler.drain().latency_report() is None
     with pytest.raises(IndexError):
         samples.stats(2)
     with pytest.raises(IndexError):
         samples.latency_report(1)
-    with pytest.raises(TypeError, match="cannot be profiled"):
+    with pytest.raises(TypeError, match=r"found type .*, expected a Program"):
         profiler.add(7)
 
 

@@ -329,7 +329,10 @@ def test_attention_with_a_mask_of_minus_infinity_is_quantized_around_it(tmp_path
     (wanted,) = onnxruntime.InferenceSession(path).run(None, inputs)
     with qaic.Session(path, convert_to_quantize=True, calibration_data=[inputs]) as session:
         found = session.run(inputs)["y"]
-        assert any("are partly infinite ('mask', 'masked')" in text for text in session.warnings)
+        assert any(
+            "found infinite values in 2 of " in text and "('mask', 'masked')" in text
+            for text in session.warnings
+        )
     assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
 
 
@@ -370,7 +373,7 @@ def test_a_sample_on_which_the_model_fails_is_named(threads):
     [
         ([], "calibration_data: found no samples"),
         ({"x": 1}, "calibration_data"),
-        ([3], "sample 1: found a int"),
+        ([3], "sample 1: found type int"),
         ([{}], "sample 1: found no input 'x'"),
         ([{"x": np.zeros((1, 3, 16, 16), np.float32), "z": 1}], "sample 1: found the unknown input 'z'"),
         ([{"x": np.zeros((3, 16, 16), np.float32)}], r"sample 1.*shape \[3, 16, 16\].*\[1, 3, 16, 16\]"),

@@ -470,7 +470,7 @@ def test_an_input_list_names_files_in_order_or_by_input(files, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a0.raw,b0.raw\na0.raw", r"line 2: found 1 files, expected 2, in the order of the inputs a, b"),
+        ("a0.raw,b0.raw\na0.raw", r"line 2: found 1 file, expected 2, in the order of the inputs a, b"),
         ("a0.raw,missing.raw", r"line 1: found 'missing.raw' for input 'b'"),
         ("b0.raw,a0.raw", r"line 1: found 4 bytes in 'b0.raw' for input 'a', expected 16 \(float32\) bytes"),
         ("a:=a0.raw,b0.raw", "with and without input names"),

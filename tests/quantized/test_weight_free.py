@@ -234,7 +234,7 @@ GOOD = {"name": "model.norm.weight", "location": {"file": 0, "key": "model.norm.
         ({"inputs": [GOOD, GOOD]}, "'model.norm.weight' a second time"),
         ({"inputs": [GOOD | {"location": "x"}]}, "found location 'x'"),
         ({"inputs": [GOOD | {"location": {"file": 0}}]}, "expected an object with file and key"),
-        ({"inputs": [GOOD | {"location": {"file": 1, "key": "a"}}]}, "found file 1, expected .* 1 files"),
+        ({"inputs": [GOOD | {"location": {"file": 1, "key": "a"}}]}, "found file 1, expected .* 1 file"),
         ({"inputs": [GOOD | {"location": {"file": -1, "key": "a"}}]}, "found file -1"),
         ({"inputs": [GOOD | {"location": {"file": True, "key": "a"}}]}, "found file True"),
         ({"inputs": [GOOD | {"location": {"key": "a"}}]}, "found file None"),
@@ -478,7 +478,7 @@ def test_warning_counts_values_that_the_input_cannot_hold_each_time(tmp_path, ca
         caplog.clear()
         qaic.Session(path)
         # The head has the same values as the embedding.
-        assert "2 values of the checkpoint are beyond the range of float16" in caplog.text
+        assert "found 2 values of the checkpoint beyond the range of float16" in caplog.text
 
 
 @pytest.mark.parametrize(

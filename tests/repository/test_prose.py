@@ -25,6 +25,9 @@ BROKEN = {
     "stand": ("doc", "The weights lie in one file."),
     "say": ("doc", "The container says its target."),
     "participle first": ("prose", "Recorded is every inference."),
+    "article before a value": ("message", "buffer {} is a {}"),
+    "number before a plural": ("phrase", "found {} buffers"),
+    "number before a verb": ("message", "one buffer is given; {} are expected"),
 }
 
 
@@ -49,6 +52,9 @@ def test_a_broken_rule_is_found_and_only_that_one(name):
         ("heading", "Set time limits"),
         ("message", "-onnx-type=fp32"),
         ("prose", "The standard library is amended."),
+        ("message", "-a {} is wrong: at most {} devices, and {} of {} buffers"),
+        ("message", "{} and {} are the same option"),
+        ("message", "--beside {} needs the model"),
     ],
 )
 def test_good_text_breaks_no_rule(kind, text):
@@ -63,8 +69,15 @@ def test_texts_of_python_are_docstrings_and_sentences(tmp_path):
     assert of_file(tmp_path, "a.py") == [
         ("a.py", 1, "doc", "Whole."),
         ("a.py", 4, "doc", "Of `code` it."),
-        ("a.py", 7, "message", "cannot open the "),
+        ("a.py", 7, "message", "cannot open the {} of it"),
     ]
+
+
+def test_values_make_parts_of_messages(tmp_path):
+    (tmp_path / "a.py").write_text('x = f"{len(a)} files"\ny = f"{x}-{y}"\n')
+    (tmp_path / "a.rs").write_text('let x = format!("{count:?} \\\n    files");\nlet y = \'"\'; // "a {x}\n')
+    assert of_file(tmp_path, "a.py") == [("a.py", 1, "phrase", "{} files")]
+    assert of_file(tmp_path, "a.rs") == [("a.rs", 1, "phrase", "{} files")]
 
 
 def test_literals_of_tests_are_no_texts(tmp_path):

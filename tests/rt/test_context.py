@@ -315,7 +315,7 @@ class TestDispatcher:
             context.setLogLevel(4)
         go.set()
         assert context._dispatcher().flush(30)
-        summaries = [re.match(r"(\d+) log lines were dropped", text) for _, text in got]
+        summaries = [re.match(r"dropped log lines: (\d+)", text) for _, text in got]
         [dropped] = [int(found[1]) for found in summaries if found]
         assert len(got) - 1 + dropped == sent
         assert dropped >= sent - 10_001

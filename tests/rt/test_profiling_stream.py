@@ -148,7 +148,7 @@ def test_samples_without_room_are_counted(path, clock, capfd):
     client.run(5)
     assert handle.stop() == S.QS_SUCCESS
     assert len(sink.next()[0]) == 2
-    assert "3 samples were dropped" in capfd.readouterr().err
+    assert "samples dropped, because the buffer was full: 3" in capfd.readouterr().err
 
 
 def test_a_late_boundary_is_not_made_up_for(path, clock):

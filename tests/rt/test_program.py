@@ -234,7 +234,7 @@ def test_living_exec_objs_forbid_unloading(affine, capfd):
     assert client.program.unload() == S.QS_ERROR
     error = capfd.readouterr().err
     assert "[ERROR]" in error
-    assert "1 exec objects of the program still exist" in error
+    assert "the program still has 1 exec object; delete all first" in error
     assert states(client.program) == (True, True)
     client.infer(exec_obj, [(0, X), (1, np.zeros((2, 4), np.float32))])
 

@@ -72,7 +72,7 @@ def test_a_full_queue_and_clients_that_go(patient):
     await_queue(patient, 2)
     status, answer = patient.infer(X)
     assert status == 503
-    assert "2 requests already wait" in answer["error"]
+    assert "the number of waiting requests is 2, the limit" in answer["error"]
     said = support.run_client(
         """
 import tritonclient.grpc as triton

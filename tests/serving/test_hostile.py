@@ -428,7 +428,7 @@ except grpc.RpcError as error:
             "16 numbers in fp32_contents",
             "raw_input_contents",
             "datatype 'STRING'",
-            "2 entries; 1",
+            "2 entries; 1 expected",
             "3 bytes",
             "nnnn",
         ],

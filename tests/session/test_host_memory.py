@@ -44,6 +44,6 @@ def test_program_that_takes_too_much_is_refused_before_it_is_loaded(path, monkey
     assert answer("", 2) == "ran\n"
     refusal = answer(outputs, 2)
     assert refusal.startswith(f"DeviceMemoryError device.host_memory 1 {outputs} ")
-    assert "1 of 2 activations fit" in refusal
-    assert "no activation fits" in answer(outputs - 1, 1)
+    assert "there is room for 1 of 2 activations" in refusal
+    assert "there is room for no activation" in answer(outputs - 1, 1)
     assert "QAIC_CPU_MEMORY is '5X'" in answer("5X", 1).replace('"', "'")

@@ -66,4 +66,4 @@ def test_ctrl_c_ends_what_the_firmware_does_not_answer(tmp_path, monkeypatch, sc
     outcome = json.loads(run_script(SCRIPT, path, scene, faults, device="kmd").stdout)
     assert outcome["result"] == "interrupted"
     assert outcome["after"] == ["QS_SUCCESS"] * 3
-    assert outcome["left"] == ["accel0: 1 open files"]
+    assert outcome["left"] == ["accel0: open files: 1"]

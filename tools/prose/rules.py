@@ -6,6 +6,13 @@ from typing import NamedTuple
 from prose.texts import Kind, Text
 
 _EVERYWHERE: tuple[Kind, ...] = ("doc", "heading", "prose", "message")
+_OF_MESSAGES: tuple[Kind, ...] = ("message", "phrase")
+_COUNTED = (
+    "activations|arguments|attempts|bindings|blocks|buffers|cards|channels|columns|constants|cores|devices|"
+    "dimensions|elements|entries|errors|files|graphs|groups|inferences|inputs|instances|layers|lines|lists|models|"
+    "nodes|numbers|objects|operations|operators|options|outputs|programs|records|requests|rows|samples|sections|"
+    "segments|sets|shapes|slices|specializations|steps|streams|tensors|threads|tokens|units|values|warnings|weights"
+)
 
 
 class Rule(NamedTuple):
@@ -41,7 +48,7 @@ RULES = (
         ("heading",),
     ),
     Rule("anew", re.compile(r"\banew\b", re.I), "write: again"),
-    Rule("beside", re.compile(r"\bbesides?\b", re.I), "write: next to, in addition to, compared with"),
+    Rule("beside", re.compile(r"(?<!--)\bbesides?\b", re.I), "write: next to, in addition to, compared with"),
     Rule(
         "fp32",
         re.compile(r"\bfp(16|32)\b", re.I),
@@ -67,5 +74,23 @@ RULES = (
             r" (is|are|was|were)\b"
         ),
         "write: subject, verb, object",
+    ),
+    Rule(
+        "article before a value",
+        re.compile(r"(?<![-\w])[Aa]n? \{\}"),
+        "the value decides between a and an; write: has type {}",
+        _OF_MESSAGES,
+    ),
+    Rule(
+        "number before a plural",
+        re.compile(rf"(?<!\bof )(?<!at most )(?<!more than )\{{\}} ({_COUNTED})\b"),
+        "the number can be 1; write: counted(number, noun)",
+        _OF_MESSAGES,
+    ),
+    Rule(
+        "number before a verb",
+        re.compile(r"(?<!and )\{\} (are|were|have)\b"),
+        "the value can be 1 or one name; write: found {}, expected {}",
+        _OF_MESSAGES,
     ),
 )

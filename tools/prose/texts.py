@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Kind = Literal["doc", "heading", "prose", "message"]
+Kind = Literal["doc", "heading", "prose", "message", "phrase"]
 
 # Two spaces and three words: a message or a help text, not a key, a pattern or a path.
 _SENTENCE = re.compile(r"[A-Za-z,]+ [a-z]+ [a-z]+")
+# A part of a message.
+_PHRASE = re.compile(r"[a-z] \{\}|\{\} [a-z]")
 # Literals in these folders are data of tests and figures, not messages.
 _FOR_DEVELOPERS = ("benches/", "fuzz/", "tests/", "tools/")
 _RUST_DOC = re.compile(r"\s*//[/!] ?(?!/)(.*)")
-_RUST_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+# Comments and characters are matched so that quotes in them begin no literal.
+_RUST_STRING = re.compile(r"""//[^\n]*|'(?:[^'\\\n]|\\.)'|"((?:[^"\\]|\\.)*)\"""", re.S)
+_RUST_LINE_END = re.compile(r"\\\n\s*")
+_RUST_VALUE = re.compile(r"\{[^{}]*\}")
 _CODE = re.compile(r"``[^`]*``|`[^`]*`|\]\([^)]*\)|<[^>]*>")
 
 
 class Text(NamedTuple):
-    """A piece of text, its first line, and its kind. Code within it is blanked."""
+    """A piece of text, its first line, and its kind. Code within it is blanked; ``{}`` represents a value."""
 
     path: str
     line: int
@@ -69,18 +74,33 @@ def _of_page(path: str, source: str) -> Iterator[Text]:
 
 def _of_python(path: str, source: str) -> Iterator[Text]:
     tree = ast.parse(source)
-    docstrings = set()
+    docstrings, parts = set(), set()
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         if node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
             docstrings.add(id(node.body[0].value))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.JoinedStr):
+            parts |= set(map(id, node.values))
+            yield from _of_literal(path, node.lineno, "".join(map(_part, node.values)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
             if id(node) in docstrings:
                 yield _text(path, node.lineno, "doc", node.value.strip())
-            elif _SENTENCE.search(node.value):
-                yield _text(path, node.lineno, "message", node.value)
+            else:
+                yield from _of_literal(path, node.lineno, node.value)
+
+
+def _part(value: ast.expr) -> str:
+    """Return a part of a formatted string."""
+    return str(value.value) if isinstance(value, ast.Constant) else "{}"
+
+
+def _of_literal(path: str, line: int, literal: str) -> Iterator[Text]:
+    if _SENTENCE.search(literal):
+        yield _text(path, line, "message", literal)
+    elif _PHRASE.search(literal):
+        yield _text(path, line, "phrase", literal)
 
 
 def _of_rust(path: str, source: str) -> Iterator[Text]:
@@ -93,9 +113,9 @@ def _of_rust(path: str, source: str) -> Iterator[Text]:
         if comment:
             yield _text(path, number - len(comment), "doc", "\n".join(comment))
             comment = []
-        if not line.lstrip().startswith("//"):
-            for literal in _RUST_STRING.finditer(line):
-                if _SENTENCE.search(literal[1]):
-                    yield _text(path, number, "message", literal[1])
+    for literal in _RUST_STRING.finditer(source):
+        if literal[1] is not None:
+            text = _RUST_VALUE.sub("{}", _RUST_LINE_END.sub("", literal[1]))
+            yield from _of_literal(path, 1 + source.count("\n", 0, literal.start()), text)
     if comment:
         yield _text(path, len(source.splitlines()) - len(comment) + 1, "doc", "\n".join(comment))

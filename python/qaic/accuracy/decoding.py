@@ -20,6 +20,7 @@ from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.decoding.cache_slots import cache_slots
 from qaic.errors import OptionError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
+from qaic.support.text import counted
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -185,8 +186,9 @@ class Decoder:
                     raise _wrong(sample.place, f"no tokens, or tokens outside 0 to {self.vocabulary - 1}")
                 if row.size + tokens > self.context:
                     raise OptionError(
-                        f"samples, {sample.place}: found a prompt of {row.size} tokens and {tokens} to "
-                        f"generate, expected at most {self.context} together, the context of the model",
+                        f"samples, {sample.place}: found a prompt of {counted(row.size, 'token')} "
+                        f"and {tokens} to generate, expected at most {self.context} together, the context "
+                        "of the model",
                         code="option.accuracy_tokens",
                     )
                 yield [int(token) for token in row]

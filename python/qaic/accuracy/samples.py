@@ -57,7 +57,7 @@ class Samples:
                     raise _wrong(f"the folder {str(given)!r} without an .npz file", _PATHS)
             return
         if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
-            raise _wrong(f"a {type(given).__name__}", _OBJECTS)
+            raise _wrong(f"type {type(given).__name__}", _OBJECTS)
         self._items = given if isinstance(given, Sequence) else list(given)
         if not self._items:
             raise _wrong("no samples", _OBJECTS)
@@ -125,7 +125,7 @@ class Samples:
     def _given(self) -> Iterator[Sample]:
         for number, item in enumerate(self._items, start=1):
             if not isinstance(item, Mapping):
-                raise _wrong(f"a {type(item).__name__} as sample {number}", _OBJECTS)
+                raise _wrong(f"type {type(item).__name__} as sample {number}", _OBJECTS)
             yield Sample(f"sample {number}", {str(name): np.asarray(array) for name, array in item.items()})
 
     def _archived(self, inputs: Sequence[SampledInput] | None) -> Iterator[Sample]:

@@ -66,7 +66,7 @@ class AicConfigHelper:
             if given is None:
                 continue
             if not isinstance(given, kind):
-                raise TypeError(f"found a {type(given).__name__}, expected a {kind.__name__} or None")
+                raise TypeError(f"found type {type(given).__name__}, expected {kind.__name__} or None")
             fields = fields_of(kind)
             for name, value in set_fields(given).items():
                 made[fields[name].json_key] = _plain(value, fields[name])

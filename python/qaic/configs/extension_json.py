@@ -111,7 +111,7 @@ def sections_from_dict(
         elif section in _SINGLE:
             if not isinstance(value, dict):
                 raise _bad_file(
-                    file, f"section {section!r}: found a {type(value).__name__}, expected an object"
+                    file, f"section {section!r}: found type {type(value).__name__}, expected an object"
                 )
             fields[FIELDS[section]] = kind(**value)
         else:

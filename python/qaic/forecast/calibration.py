@@ -96,8 +96,9 @@ def _of_table(file: Path, text: str, card: Card) -> Measurements:
         at = int(np.argmax(cores > card.cores))
         raise _wrong(
             file,
-            f"line {at + 2}: found {settings.cores[at]:.0f} cores x {settings.instances[at]:.0f} instances, "
-            f"expected at most the {card.cores} cores of a device of the {card.name} card",
+            f"line {at + 2}, cores x instances: found {settings.cores[at]:.0f} x "
+            f"{settings.instances[at]:.0f}, expected at most {card.cores}, the cores of a device of the "
+            f"{card.name} card",
         )
     speed, delay = (
         _numbers(file, rows, name, may_miss=True) if name in columns else np.full(len(rows), math.nan)

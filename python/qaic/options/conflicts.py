@@ -6,6 +6,7 @@ from qaic.options.files.partitions import PartitionConfig
 from qaic.options.raw_option import OptionSource
 from qaic.options.rules import Rule, RuleView, Severity, exclusive, format_names, needs, rule
 from qaic.options.table import SPECS
+from qaic.support.text import counted
 
 #: Smallest number of bins that is fine enough to compare distributions.
 _BINS_OF_KL = 255
@@ -74,13 +75,13 @@ def _clusters(view: RuleView) -> str | None:
     wrong = []
     if clusters and sum(clusters) != cores:
         wrong.append(
-            f"the clusters of {view.format('sdp_cluster_sizes')} have {sum(clusters)} cores together, "
+            f"the sum of {view.format('sdp_cluster_sizes')} is {sum(clusters)}, "
             f"{view.format('aic_num_cores')} is {cores}"
         )
     if len(mos) > 1 and len(mos) != max(len(clusters), 1):
         wrong.append(
-            f"{view.format('mos')} has {len(mos)} values; one is expected, or one for each of the "
-            f"{max(len(clusters), 1)} clusters of {view.format('sdp_cluster_sizes')}"
+            f"{view.format('mos')} has {counted(len(mos), 'value')}; one is expected, or one for each of the "
+            f"{counted(max(len(clusters), 1), 'cluster')} of {view.format('sdp_cluster_sizes')}"
         )
     if mos and max(mos) > cores:
         wrong.append(
@@ -139,8 +140,8 @@ def _graph_names(view: RuleView) -> str | None:
     if not names or len(names) == expected:
         return None
     return (
-        f"{view.format('graph_names')} has {len(names)} names for {expected} "
-        f"{'graph' if expected == 1 else 'graphs'}; each set of sizes is a graph"
+        f"{view.format('graph_names')} has {counted(len(names), 'name')} for {counted(expected, 'graph')}; "
+        "each set of sizes is a graph"
     )
 
 

@@ -408,7 +408,7 @@ class Qpc:
         except (ValueError, RecursionError) as error:
             raise bad_plan(f"section {PLAN_SECTION} is not JSON: {error}") from error
         if not isinstance(plan, dict):
-            raise bad_plan(f"section {PLAN_SECTION} is a {type(plan).__name__}, an object is expected")
+            raise bad_plan(f"section {PLAN_SECTION} has type {type(plan).__name__}, an object is expected")
         return plan
 
     @property
@@ -422,7 +422,7 @@ class Qpc:
         """Compile options that were set; empty if they were not recorded."""
         options = (self.plan or {}).get("options", {})
         if not isinstance(options, dict):
-            raise bad_plan(f"options are a {type(options).__name__}, an object is expected")
+            raise bad_plan(f"options have type {type(options).__name__}, an object is expected")
         return options
 
     @property

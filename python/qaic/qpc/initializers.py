@@ -110,7 +110,8 @@ def _array(name: str, record: Mapping[str, Any], constants: NDArray[np.uint8]) -
     dims = _dims(name, record)
     if offset + size > constants.size:
         raise bad_plan(
-            f"initializer {name!r}: {size} bytes at {offset} are outside {CONSTANTS}, {constants.size} bytes"
+            f"initializer {name!r}: the range of {size} bytes at {offset} is outside {CONSTANTS}, which has "
+            f"{constants.size} bytes"
         )
     data = constants[offset : offset + size]
     code = CODES.get(kind) if isinstance(kind, str) else None
@@ -170,7 +171,7 @@ def _decoded(
     """Decode a weight that is stored in blocks along one of its dimensions."""
     axis = _whole(name, record, "axis")
     if axis >= len(dims):
-        raise bad_plan(f"initializer {name!r}: axis is {axis}, there are {len(dims)} dimensions")
+        raise bad_plan(f"initializer {name!r}: axis is {axis}, expected less than {len(dims)}")
     stored = [*dims[:axis], *dims[axis + 1 :], dims[axis]]
     # Two elements of a block take more than a byte, so the size of the file limits the size of the result.
     if math.prod(stored) > 2 * data.size:

@@ -16,6 +16,7 @@ from qaic.ray.columns import array_of, column_of
 from qaic.ray.shared_program import Model, SharedProgram, load_again
 from qaic.serving.batch_shapes import AdmittedRequest, BatchShapes
 from qaic.session import Session
+from qaic.support.text import counted
 
 Arrays = dict[str, "NDArray[Any]"]
 
@@ -234,7 +235,7 @@ def _known(names: tuple[str, ...], table: pa.Table) -> list[str]:
 
 def _in_row(error: QaicError, table: pa.Table, row: int | None) -> QaicError:
     """Return the same error with the number of its row."""
-    where = f"a batch of {table.num_rows} rows"
+    where = f"a batch of {counted(table.num_rows, 'row')}"
     if row is not None:
         where = f"row {row} of {where}{_shown(table, row)}"
     context = dict(error.context) if row is None else {**error.context, "row": row}
@@ -272,7 +273,8 @@ def add_inference(
     """Implement :func:`qaic.ray.map_batches`."""
     if not isinstance(dataset, Dataset):
         raise OptionError(
-            f"the dataset is a {type(dataset).__name__}; a ray.data.Dataset is expected", code="ray.dataset"
+            f"the dataset has type {type(dataset).__name__}; a ray.data.Dataset is expected",
+            code="ray.dataset",
         )
     strategy = _strategy(num_actors)
     program, session = SharedProgram.put(model, options, devices)

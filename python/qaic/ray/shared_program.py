@@ -46,7 +46,7 @@ class SharedProgram:
         """
         if isinstance(devices, bool) or not isinstance(devices, int | float) or devices < 0:
             raise OptionError(
-                f"{devices!r} devices for an actor; a whole number, or a share between 0 and 1, is expected",
+                f"devices={devices!r}; a number for each actor, or a share between 0 and 1, is expected",
                 code="option.claim",
             )
         session = Session(model, **options)

@@ -25,6 +25,7 @@ from qaic.rt.properties import (
     QAicQueueProperties,
 )
 from qaic.rt.sequences import vector_char
+from qaic.support.text import counted
 
 CompletionCallback = Callable[[_core.RtExecObj, ExecObjInfo], object]
 OpStatsCallback = Callable[[vector_char, int, QAicOpStatsFormatEnum, int, ExecObjInfo], object]
@@ -94,7 +95,7 @@ class InferenceBenchmarkSet:
         if len(self._buffers) != expected:
             raise ExceptionInit(
                 f"Initialization Exception: in object: InferenceBenchmarkSet inferenceDataVector has "
-                f"{len(self._buffers)} buffers; the program has {expected} bindings",
+                f"{counted(len(self._buffers), 'buffer')}; the program has {expected} bindings",
                 code="call.argument",
             )
         self._context = context
@@ -174,9 +175,7 @@ class InferenceBenchmarkSet:
         """
         count = operator.index(numInferencesToRun)
         if count < 1:
-            return self._refuse(
-                f"{count} inferences were requested; at least 1 is expected", QStatus.QS_INVAL
-            )
+            return self._refuse(f"numInferencesToRun is {count}; at least 1 is expected", QStatus.QS_INVAL)
         return self._measure(count, None)
 
     def runForDuration(self, duration: SupportsFloat) -> QStatus:
@@ -212,7 +211,7 @@ class InferenceBenchmarkSet:
         callback makes the benchmark slower.
         """
         if not callable(callback):
-            raise TypeError(f"callback is a {type(callback).__name__}; a callable is expected")
+            raise TypeError(f"callback has type {type(callback).__name__}; a callable is expected")
         self._completion = callback
         return QStatus.QS_SUCCESS
 
@@ -250,12 +249,12 @@ class InferenceBenchmarkSet:
             ``QS_INVAL`` for a bad format or sample range.
         """
         if not callable(callback):
-            raise TypeError(f"callback is a {type(callback).__name__}; a callable is expected")
+            raise TypeError(f"callback has type {type(callback).__name__}; a callable is expected")
         if not isinstance(format, QAicOpStatsFormatEnum):
             return self._refuse(f"{format!r} is not a QAicOpStatsFormatEnum", QStatus.QS_INVAL)
         first, count = operator.index(initialSampleIndex), operator.index(numSamplesPerProgramInstance)
         if first < 0 or count < 1:
-            why = f"samples {first} to {first + count - 1} were requested; at least one from 0 is expected"
+            why = f"found samples {first} to {first + count - 1}, expected at least one from 0"
             return self._refuse(why, QStatus.QS_INVAL)
         self._op_stats = (callback, first, count, format)
         return QStatus.QS_SUCCESS

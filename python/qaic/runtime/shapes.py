@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.errors import InputError, InputShapeError, InputTypeError
+from qaic.support.text import counted
 
 #: device types of DLPack for host memory: plain, pinned for two kinds of device, or shared with them
 _HOST: Final = 1
@@ -71,7 +72,8 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     count = math.prod(expected_shape)
     if array.size != count and not (partial and array.size < count):
         raise InputShapeError(
-            f"input {name!r} is {found} ({array.size} elements); {expected} ({count} elements) is expected",
+            f"input {name!r} is {found} ({counted(array.size, 'element')}); {expected} "
+            f"({counted(count, 'element')}) is expected",
             code="input.shape",
             context=context,
         )
@@ -103,7 +105,7 @@ def _as_array(name: str, value: object) -> NDArray[Any]:
     device_type = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else _HOST
     if device_type not in _HOST_MEMORY:
         raise InputTypeError(
-            f"input {name!r} is a {type(value).__name__} in the memory of another device; an array in host "
+            f"input {name!r} ({type(value).__name__}) is in the memory of another device; an array in host "
             "memory is expected",
             code="input.device",
             context={"name": name, "found": device_type},

@@ -159,7 +159,7 @@ class Batcher:
                 raise self._closed_error()
             if self.waiting >= self._max_queue_size:
                 raise StateError(
-                    f"model {self._name!r}: {self.waiting} requests already wait, which is the limit",
+                    f"model {self._name!r}: the number of waiting requests is {self.waiting}, the limit",
                     code="serving.queue_full",
                     hints=("retry later; max_queue_size sets the limit",),
                 )

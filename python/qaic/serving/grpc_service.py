@@ -32,6 +32,7 @@ from qaic.serving.request_body import (
 )
 from qaic.serving.served_model import ServedModel
 from qaic.serving.server_state import ServerState, failure_of
+from qaic.support.text import counted
 
 _logger = logging.getLogger("qaic.serving")
 
@@ -89,13 +90,13 @@ class GrpcService(grpc.GenericRpcHandler):  # type: ignore[misc]
             raw = await self._inbox.read(requests, context)
             if len(raw) > _CONTROL_BYTES:
                 raise InputError(
-                    f"the message has {len(raw)} bytes; at most {_CONTROL_BYTES} are expected",
+                    f"the message has {len(raw)} bytes; expected at most {_CONTROL_BYTES}",
                     code="serving.body_size",
                 )
             try:
                 request = message.FromString(raw)
             except DecodeError:
-                what = f"the message is not a {message.DESCRIPTOR.name}"
+                what = f"the message is not of type {message.DESCRIPTOR.name}"
                 raise InputError(what, code="serving.request") from None
             answered: bytes = (await answer(request)).SerializeToString()
             return answered
@@ -287,8 +288,8 @@ def read_message(raw: bytes) -> tuple[int, Callable[[], tuple[Any, dict[str, NDA
         raise InputError("the message is not a ModelInferRequest", code="serving.request") from None
     if raw_places and len(raw_places) != len(request.inputs):
         raise InputError(
-            f"raw_input_contents has {len(raw_places)} entries; {len(request.inputs)} are "
-            "expected, one for each input",
+            f"raw_input_contents has {counted(len(raw_places), 'entry')}; {len(request.inputs)} expected, "
+            "one for each input",
             code="serving.request",
         )
     shapes = [checked_shape(one.name, list(one.shape[: MOST_DIMENSIONS + 1])) for one in request.inputs]
@@ -345,7 +346,7 @@ def _from_contents(
         what = (
             error.message
             if found is None
-            else f"has {found} numbers in {field}; shape {list(shape)} has {expected}"
+            else f"has {counted(found, 'number')} in {field}; shape {list(shape)} has {expected}"
         )
         raise InputError(f"input {name!r} {what}", code="serving.request") from None
     array = shaped(name, np.frombuffer(memoryview(numbers), wide), shape)

@@ -305,7 +305,7 @@ async def _cancel_when_gone(receive: Callable[[], Awaitable[Any]], task: asyncio
 
 
 def _too_long(found: str, most: int) -> InputError:
-    return InputError(f"the body has {found} bytes; at most {most} are expected", code="serving.body_size")
+    return InputError(f"the body has {found} bytes, expected at most {most}", code="serving.body_size")
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -163,7 +163,7 @@ class Repository:
             raise self._ending_error()
         if self._is_changing + len(self._turns) >= self._max_loads:
             raise StateError(
-                f"{self._max_loads} models are loading or waiting to load, which is the limit",
+                f"the number of models that load or wait to load is {self._max_loads}, the limit",
                 code="serving.loads",
                 hints=("retry later",),
             )

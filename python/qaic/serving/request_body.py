@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qaic._core import BytesView, read_json_numbers, split_infer_json
 from qaic.errors import InputError, InputShapeError, InputTypeError
 from qaic.runtime.shapes import coerce
+from qaic.support.text import counted
 
 #: header with the length of the JSON before the bytes of tensors
 HEADER_LENGTH: Final = "inference-header-content-length"
@@ -185,7 +186,8 @@ def _from_json(
         raise _malformed(
             f"'data' of input {name!r} {error.message}"
             if count is None
-            else f"input {name!r} has {count} numbers; shape {str(list(shape))[:200]} has {expected}"
+            else f"input {name!r} has {counted(count, 'number')}; "
+            f"shape {str(list(shape))[:200]} has {expected}"
         ) from None
     array = shaped(name, np.frombuffer(memoryview(numbers), found if expected else dtype), shape)
     if array.dtype == dtype:
@@ -205,7 +207,7 @@ def checked_shape(name: str, shape: object) -> tuple[int, ...]:
 def _tensors(request: dict[str, Any], key: str, most: int) -> list[dict[str, Any]]:
     tensors = request.get(key)
     if isinstance(tensors, list) and len(tensors) > most:
-        raise _malformed(f"'{key}' has {len(tensors)} tensors; {most} is the limit of this model")
+        raise _malformed(f"'{key}' has {counted(len(tensors), 'tensor')}; {most} is the limit of this model")
     if not isinstance(tensors, list) or not all(isinstance(tensor, dict) for tensor in tensors):
         raise _malformed(f"'{key}' is not a list of objects")
     return tensors

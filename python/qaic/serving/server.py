@@ -317,7 +317,7 @@ class LogHandler(logging.Handler):
         for line in iter(self._lines.get, None):
             lost, self._lost = self._lost, 0
             text = (
-                f'{line}\n{{"level": "warning", "message": "{lost} log lines were dropped"}}\n'
+                f'{line}\n{{"level": "warning", "message": "dropped log lines: {lost}"}}\n'
                 if lost
                 else f"{line}\n"
             )

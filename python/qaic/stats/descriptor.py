@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic import _core
+from qaic.support.text import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +139,7 @@ class Descriptor:
             The program has no such core.
         """
         if not 0 <= core < self.cores:
-            raise IndexError(f"core {core} of a program with {self.cores} cores")
+            raise IndexError(f"core {core} of a program with {counted(self.cores, 'core')}")
         if core not in self._columns:
             self._columns[core] = _columns(self._facts["cores"][core]["ops"])
         return self._columns[core]

@@ -69,8 +69,10 @@ def percentage(percent: float) -> str:
 
 
 def counted(number: int, name: str) -> str:
-    """Return a number of things, as ``1 node`` and ``2 nodes``."""
-    return f"{number} {name}" if number == 1 else f"{number:,} {name}s"
+    """Return a number of things, as ``1 node``, ``2 nodes`` and ``2 entries``."""
+    if number == 1:
+        return f"{number} {name}"
+    return f"{number:,} {name.removesuffix('y')}ies" if name.endswith("ry") else f"{number:,} {name}s"
 
 
 def shortened(text: str, size: int) -> str:

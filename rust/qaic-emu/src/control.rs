@@ -134,12 +134,12 @@ impl Control {
                 found.push(format!("{}: {}", self.card.node, what()));
             }
         };
-        expect(state.users.is_empty(), &|| format!("{} open files", state.users.len()));
+        expect(state.users.is_empty(), &|| format!("open files: {}", state.users.len()));
         let handles: usize = state.users.values().map(|user| user.handles.len()).sum();
-        expect(handles == 0, &|| format!("{handles} handles"));
-        expect(state.bos.is_empty(), &|| format!("{} buffer objects", state.bos.len()));
-        expect(state.waiters == 0, &|| format!("{} blocked calls", state.waiters));
-        expect(state.busy == 0, &|| format!("{} control messages in progress", state.busy));
+        expect(handles == 0, &|| format!("handles: {handles}"));
+        expect(state.bos.is_empty(), &|| format!("buffer objects: {}", state.bos.len()));
+        expect(state.waiters == 0, &|| format!("blocked calls: {}", state.waiters));
+        expect(state.busy == 0, &|| format!("control messages in progress: {}", state.busy));
         for (dbc_id, dbc) in (0..DBC_COUNT).zip(&state.dbcs) {
             expect(dbc.owner.is_none(), &|| format!("channel {dbc_id} is owned"));
             expect(dbc.channel.is_none() || dbc.owner.is_none(), &|| format!("channel {dbc_id} is active"));
@@ -147,7 +147,9 @@ impl Control {
                 format!("channel {dbc_id} is in use and has no owner")
             });
             expect(dbc.attached.is_empty(), &|| format!("channel {dbc_id} has buffer objects"));
-            expect(dbc.queued.is_empty(), &|| format!("channel {dbc_id} has {} elements", dbc.queued.len()));
+            expect(dbc.queued.is_empty(), &|| {
+                format!("queued elements of channel {dbc_id}: {}", dbc.queued.len())
+            });
             expect(dbc.worker.is_none(), &|| format!("channel {dbc_id} has a thread"));
         }
         drop(state);

@@ -358,8 +358,8 @@ fn operands_that_do_not_fit_are_refused_with_their_numbers() {
     let refused = |activations: &[f32], bias: &[f32]| {
         Product::new(stored, activations, bias, Rounding::Float32).unwrap_err().to_string()
     };
-    assert_eq!(refused(&[0.0; 34], &[]), "34 numbers of activations; rows of 33 are expected");
-    assert_eq!(refused(&[0.0; 33], &[0.0; 41]), "41 numbers of bias; 40 are expected");
+    assert_eq!(refused(&[0.0; 34], &[]), "activations: found 34 numbers, expected rows of 33");
+    assert_eq!(refused(&[0.0; 33], &[0.0; 41]), "bias: found 41 numbers, expected 40");
     assert_eq!(Product::new(stored, &[], &[], Rounding::Float32).unwrap().blocks(), 0);
     for group in [1, 33, 48, 96] {
         let refused = StoredRows::new(Form::Int8 { group }, Layout::Rows, 1, 96, &[0; 101]).unwrap_err();
@@ -368,5 +368,5 @@ fn operands_that_do_not_fit_are_refused_with_their_numbers() {
     assert!(stored.part(39..41).is_none());
     assert!(stored.part(41..42).is_none());
     let short = StoredRows::new(Form::Float16, Layout::Rows, 2, 40, &[0; 255]).unwrap_err().to_string();
-    assert_eq!(short, "255 bytes of float16 for 2 rows of 40 elements; 256 are expected");
+    assert_eq!(short, "float16 of 2 rows x 40 elements: found 255 bytes, expected 256");
 }

@@ -54,7 +54,7 @@ def _rebuild(cls, message, code, context, hints):
 
 
 class QpcError(QaicError, ValueError):
-    """A program container cannot be used."""
+    """A program container cannot be used or written."""
 
 
 class QpcFormatError(QpcError):
@@ -70,7 +70,7 @@ class QpcLimitError(QpcError):
 
 
 class OptionError(QaicError, ValueError):
-    """An option has an invalid value."""
+    """An option or argument is invalid or missing."""
 
 
 class UnknownOptionError(OptionError, TypeError):
@@ -78,7 +78,7 @@ class UnknownOptionError(OptionError, TypeError):
 
 
 class OptionConflictError(OptionError):
-    """Options that exclude each other were given together; the message lists all conflicts."""
+    """Options do not fit together; the message lists all conflicts."""
 
 
 class CompileError(QaicError, RuntimeError):
@@ -86,7 +86,7 @@ class CompileError(QaicError, RuntimeError):
 
 
 class InputError(QaicError, ValueError):
-    """Data given to an inference does not fit the program."""
+    """Given data cannot be used: a file, an array or a request."""
 
 
 class MissingInputError(InputError, KeyError):
@@ -94,15 +94,15 @@ class MissingInputError(InputError, KeyError):
 
 
 class InputShapeError(InputError):
-    """An array has the wrong shape."""
+    """An array has the wrong shape or size."""
 
 
 class InputTypeError(InputError, TypeError):
-    """An array has a type that does not convert to the input's."""
+    """An argument or array has the wrong type."""
 
 
 class StateError(QaicError, RuntimeError):
-    """The call is not valid now: metrics are off, nothing was recorded yet, or the object is closed."""
+    """The call is not possible now, for example because the object is closed or a package is missing."""
 
 
 class DeviceError(QaicError, RuntimeError):
@@ -110,11 +110,11 @@ class DeviceError(QaicError, RuntimeError):
 
 
 class DeviceNotFoundError(DeviceError):
-    """No device has this id."""
+    """A requested device does not exist."""
 
 
 class DeviceBusyError(DeviceError):
-    """The device has too few free cores."""
+    """A device has too little free capacity."""
 
 
 class DeviceLostError(DeviceError):
@@ -130,11 +130,11 @@ class DeviceTimeoutError(DeviceError, TimeoutError):
 
 
 class InferenceError(QaicError, RuntimeError):
-    """An inference failed; the message contains the status and the message of the device."""
+    """An inference failed or was cancelled; the message contains the reason."""
 
 
 class StatsError(QaicError, ValueError):
-    """Statistics cannot be decoded."""
+    """Statistics cannot be found or decoded."""
 
 
 class UnknownStatsLayoutError(StatsError):

@@ -152,7 +152,7 @@ fn registry_of(program: &Bound<'_, PyAny>) -> PyResult<Arc<SubscriptionRegistry>
     };
     registry.ok_or_else(|| {
         let found = program.get_type();
-        PyTypeError::new_err(format!("a {found} cannot be profiled; expected a Program or an InferenceSet"))
+        PyTypeError::new_err(format!("found type {found}, expected a Program or an InferenceSet"))
     })
 }
 
@@ -170,13 +170,13 @@ impl PySamples {
 
     fn sample(&self, index: usize) -> PyResult<&Sample> {
         let sample = self.samples.collected.samples.get(index);
-        sample.ok_or_else(|| PyIndexError::new_err(format!("there are {} samples", self.__len__())))
+        sample.ok_or_else(|| PyIndexError::new_err(format!("the number of samples is {}", self.__len__())))
     }
 
     fn program(&self, program: u32) -> PyResult<&ProfiledProgram> {
         let programs = &self.samples.programs;
         let found = programs.get(program as usize);
-        found.ok_or_else(|| PyIndexError::new_err(format!("there are {} programs", programs.len())))
+        found.ok_or_else(|| PyIndexError::new_err(format!("the number of programs is {}", programs.len())))
     }
 }
 

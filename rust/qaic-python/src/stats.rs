@@ -129,7 +129,7 @@ fn section(
     let mut exports = Exports::with_capacity(1);
     let Some(exported) = exports.take(records, false) else {
         let found = records.get_type().name()?;
-        return Err(argument(py, format!("section {name} is a {found}; a contiguous array is expected")));
+        return Err(argument(py, format!("section {name} has type {found}; a contiguous array is expected")));
     };
     // Plain bytes have records of the size that this library writes.
     let stride = exported.argument.item_bytes.max(kind.record_bytes());

@@ -36,13 +36,13 @@ pub enum FileWriterError {
     #[error("the container has no segment {name}")]
     NoSegment { name: String },
     /// The data exceed the size of the segment in the layout.
-    #[error("segment {name} has room for {room} more bytes, {given} were given")]
+    #[error("segment {name} has room for {room} more bytes, found {given}")]
     NoRoom { name: String, room: u64, given: u64 },
     /// A segment is incomplete.
     #[error("segment {name} has {written} of {size} bytes")]
     Incomplete { name: String, written: u64, size: u64 },
     /// Another program changed the file.
-    #[error("the file has {found} bytes, {planned} were planned")]
+    #[error("the file has {found} bytes, expected {planned}")]
     FileSize { found: u64, planned: u64 },
 }
 
@@ -323,7 +323,7 @@ mod tests {
         append(&mut writer, "a", b"o").unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
         let total_bytes = writer.total_bytes;
-        assert_eq!(said(writer.finish()), format!("the file has 1 bytes, {total_bytes} were planned"));
+        assert_eq!(said(writer.finish()), format!("the file has 1 bytes, expected {total_bytes}"));
         assert!(writer.path.exists());
         drop(writer);
         assert!(!path.exists());

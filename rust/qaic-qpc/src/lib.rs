@@ -64,7 +64,7 @@ pub use constants::{ConstantsDesc, DESCRIPTOR_BYTES};
 pub use container::{Container, Header, MAGIC, Segment, Warning, names};
 pub use crc::{Crc32, CrcSegment, crc32, verify_checksums};
 pub use dtype::ElementType;
-pub use error::{ErrorReport, Figure, NameDefect, QpcError, StepDefect, WireDefect};
+pub use error::{ErrorReport, Figure, NameDefect, QpcError, StepDefect, WireDefect, counted};
 pub use file_writer::{FileWriter, FileWriterError};
 pub use io_desc::IoDesc;
 pub use limits::Limits;

@@ -80,7 +80,7 @@ pub fn check_bins(bins: usize) -> Result<(), QuantError> {
     if (1..=MAX_BINS).contains(&bins) {
         return Ok(());
     }
-    Err(QuantError::Parameters { what: format!("{bins} bins; 1 to {MAX_BINS} are expected") })
+    Err(QuantError::Parameters { what: format!("found {bins} bins, expected 1 to {MAX_BINS}") })
 }
 
 /// Counts of the values of a tensor.
@@ -331,7 +331,7 @@ mod tests {
         for bins in [1, 512, MAX_BINS] {
             check_bins(bins).unwrap();
         }
-        assert!(check_bins(0).unwrap_err().to_string().contains("0 bins; 1 to 65536 are expected"));
+        assert!(check_bins(0).unwrap_err().to_string().contains("found 0 bins, expected 1 to 65536"));
         assert!(check_bins(MAX_BINS + 1).is_err());
     }
 

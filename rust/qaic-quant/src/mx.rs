@@ -112,7 +112,7 @@ impl MxFormat {
         }
         let (name, expected) = (self.name(), size.bytes);
         Err(QuantError::Parameters {
-            what: format!("{bytes} bytes of {name} for shape {shape:?}; {expected} are expected"),
+            what: format!("{name} of shape {shape:?}: found {bytes} bytes, expected {expected}"),
         })
     }
 
@@ -442,7 +442,7 @@ mod tests {
         let format = MxFormat::Fp6E2M3;
         assert_eq!(format.check_stored(&[2, 32], 50).map(|size| size.count), Ok(64));
         let refusal = format.check_stored(&[2, 32], 49).map_err(|error| error.to_string());
-        let expected = "49 bytes of mxfp6_e2m3 for shape [2, 32]; 50 are expected";
+        let expected = "mxfp6_e2m3 of shape [2, 32]: found 49 bytes, expected 50";
         assert_eq!(refusal, Err(expected.to_owned()));
     }
 

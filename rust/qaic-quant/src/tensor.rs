@@ -67,7 +67,7 @@ impl Channels {
             [only] => scales.iter().map(|scale| pair((scale, only))).collect(),
             _ => {
                 let (offsets, scales) = (offsets.len(), scales.len());
-                let what = format!("{offsets} offsets for {scales} scales; as many, or one, are expected");
+                let what = format!("found {offsets} offsets for {scales} scales, expected as many, or one");
                 return Err(QuantError::Parameters { what });
             }
         };
@@ -99,10 +99,8 @@ impl Channels {
             });
         };
         if channels != params.len() {
-            let what = format!(
-                "{} scales for axis {axis} of shape {shape:?}; {channels} are expected",
-                params.len()
-            );
+            let what =
+                format!("axis {axis} of shape {shape:?}: found {} scales, expected {channels}", params.len());
             return Err(QuantError::Parameters { what });
         }
         let inner = shape.iter().skip(axis + 1).product::<usize>().max(1);
@@ -228,10 +226,10 @@ mod tests {
         };
         assert_eq!(
             refused(&[1.0; 3], &[0; 2], Some(1)),
-            "2 offsets for 3 scales; as many, or one, are expected"
+            "found 2 offsets for 3 scales, expected as many, or one"
         );
         assert_eq!(refused(&[1.0; 2], &[0], None), "2 scales without an axis; one is expected");
-        assert_eq!(refused(&[1.0; 3], &[0], Some(0)), "3 scales for axis 0 of shape [2, 3]; 2 are expected");
+        assert_eq!(refused(&[1.0; 3], &[0], Some(0)), "axis 0 of shape [2, 3]: found 3 scales, expected 2");
         assert!(refused(&[1.0], &[0], Some(-3)).contains("of a tensor with 2 dimensions"));
     }
 

@@ -34,7 +34,7 @@ pub enum Error {
     Forked,
 
     /// More inferences were submitted than the queue has room for.
-    #[error("all {capacity} places for inferences are in use")]
+    #[error("the queue is full ({capacity} in flight or completed)")]
     QueueFull {
         /// Number of places in the queue.
         capacity: u32,

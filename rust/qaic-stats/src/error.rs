@@ -1,6 +1,6 @@
 //! Errors of a stats buffer or its descriptor as data. Callers compare variants and codes, never texts.
 
-use qaic_qpc::QpcError;
+use qaic_qpc::{QpcError, counted};
 use thiserror::Error;
 
 use crate::decode::record::Kind;
@@ -17,9 +17,10 @@ qaic_qpc::errors! {
         Empty { bytes: u64 = 4096 } => "stats.empty",
         /// The bytes have no registered layout.
         #[error(
-            "a stats buffer of {bytes} bytes has no known layout (the program: level {level}, {cores} cores, {threads} threads \
-             per core, operations per core {ops:?}); the layout of real cards is not public, but you can register a \
-             layout"
+            "a stats buffer of {bytes} bytes has no known layout (the program: level {level}, {}, {} per core, operations \
+             per core {ops:?}); the layout of real cards is not public, but you can register a layout",
+            counted(cores, "core"),
+            counted(threads, "thread")
         )]
         UnknownLayout {
             bytes: u64 = 885_384, level: u32 = 70, cores: usize = 2, threads: usize = 6,
@@ -111,7 +112,11 @@ qaic_qpc::errors! {
         #[error("found {found} CORE records, expected {expected}")]
         CoreCount { found: usize = 1, expected: usize = 2 } => "stats.core_count",
         /// The number of THREAD records is not the number of threads.
-        #[error("found {found} THREAD records for {cores} cores with {threads} threads each")]
+        #[error(
+            "found {found} THREAD records for {} with {} each",
+            counted(cores, "core"),
+            counted(threads, "thread")
+        )]
         ThreadCount { found: usize = 11, cores: u16 = 2, threads: u16 = 6 } => "stats.thread_count",
         /// A record refers to a core or thread that does not exist, or that another record describes.
         #[error(

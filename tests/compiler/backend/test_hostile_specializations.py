@@ -127,7 +127,7 @@ def variants_that_are_none(network, plan):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (fewer_in_plan, "1 specializations, the network descriptor 2"),
+        (fewer_in_plan, "1 specialization, the network descriptor 2"),
         (none_in_plan, "0 specializations, the network descriptor 2"),
         (fewer_in_descriptor, "2 specializations, the network descriptor 1"),
         (none_in_descriptor, "2 specializations, the network descriptor 0"),

@@ -263,7 +263,7 @@ def of_two(**changes):
             "y_zero_point 128, expected an integer from -128 to 127",
         ),
         (2, of_two(y_zero_point=0.5), "y_zero_point 0.5"),
-        (2, of_two(y_zero_point=[1, 2]), "1 numbers in y_scale and 2 in y_zero_point"),
+        (2, of_two(y_zero_point=[1, 2]), "1 number in y_scale and 2 in y_zero_point"),
         (2, of_two(y_scale=[0.5, 0.5], y_zero_point=[0, 0]), "the axis of the channels too"),
         (2, of_two(y_scale=[0.5, 0.5], y_zero_point=[0, 0], axis=0), "2 encodings"),
         (2, of_two(axis="0"), "axis '0'"),

@@ -148,7 +148,7 @@ def test_equal_input_shapes_are_refused():
 
 def test_output_whose_rank_differs_is_refused():
     model = model_of([node("Squeeze", ["x"], ["y"])], [info("x", ["n", 3])], [info("y", None)])
-    with pytest.raises(CompileError, match=r"output 'y': found 1 dims in specialization 'Graph_0' and 2 in"):
+    with pytest.raises(CompileError, match=r"output 'y': found 1 dim in specialization 'Graph_0' and 2 in"):
         lowered(model, **entries({"n": 1}, {"n": 2}))
 
 
@@ -348,7 +348,7 @@ def test_graph_names_name_the_sets_of_shapes_or_the_program():
 
 @pytest.mark.parametrize("names", [("one",), ("one", "two", "three")])
 def test_as_many_graph_names_as_graphs_are_expected(names):
-    with pytest.raises(OptionError, match=f"has {len(names)} names.*has 2 graphs") as caught:
+    with pytest.raises(OptionError, match=rf"has {len(names)} names?.*has 2 graphs") as caught:
         lowered(symbolic(), **TWO, graph_names=names)
     assert caught.value.code == "option.graph_names"
 

@@ -45,7 +45,7 @@ def test_one_graph_is_named_as_the_program():
 
 
 def test_too_few_names_are_refused(tmp_path):
-    with pytest.raises(OptionError, match=r"graph_names has 1 names for 2 graphs"):
+    with pytest.raises(OptionError, match=r"graph_names has 1 name for 2 graphs"):
         before(NAME, relu(), graph_names=["one"], **sets(tmp_path, 2, 7))
 
 

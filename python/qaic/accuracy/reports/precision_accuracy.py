@@ -373,12 +373,12 @@ def _figures(output: OutputAccuracy) -> Iterator[str]:
         yield f"channel {channel.index} of dimension {channel.axis} has {lost}"
     if output.not_finite:
         yield (
-            f"{output.not_finite} of {output.elements} elements are not finite even in float32 and are not "
-            "compared: check the samples"
+            f"infinite or NaN even in float32, so not compared: {output.not_finite} of "
+            f"{counted(output.elements, 'element')}; check the samples"
         )
     if output.first_not_finite is not None:
         sample, element = output.first_not_finite
-        yield f"not finite from element {element} of sample {sample + 1} on"
+        yield f"infinite or NaN from element {element} of sample {sample + 1} on"
 
 
 def _loss(pair: _Pair) -> float:

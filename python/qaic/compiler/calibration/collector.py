@@ -40,6 +40,7 @@ from qaic.compiler.passes.shape_inference.infer_shapes import infer_specializati
 from qaic.errors import CompileError, InferenceError
 from qaic.options.table import CompileOptions
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
+from qaic.support.text import counted
 
 #: operators whose first result holds exactly the values of the first input, each as often as before
 _REARRANGING: Final = frozenset(
@@ -280,9 +281,9 @@ def collect(
     if run.infinite:
         warn(
             "calibration.infinite_values",
-            f"{source.option}: {len(run.infinite)} of {len(records)} tensors are partly infinite "
-            f"({listing(sorted(run.infinite))}), which have no range; the nodes around them stay in "
-            "floating point",
+            f"{source.option}: found infinite values in {len(run.infinite)} of "
+            f"{counted(len(records), 'tensor')} ({listing(sorted(run.infinite))}), which have no range; the "
+            "nodes around them stay in floating point",
             nodes=sorted(run.infinite),
         )
     finite = {name: record for name, record in records.items() if name not in run.infinite}

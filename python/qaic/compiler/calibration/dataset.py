@@ -26,6 +26,7 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, usages
 from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular, read_regular
+from qaic.support.text import counted
 
 #: most bytes of the text file
 _MOST_LIST_BYTES: Final = 256 << 20
@@ -65,8 +66,8 @@ class ObjectSource:
     def __init__(self, items: object) -> None:
         if not isinstance(items, Iterable) or isinstance(items, Mapping | str | bytes):
             raise OptionError(
-                f"calibration_data: found a {type(items).__name__}, expected an iterable of dictionaries, "
-                "one for each sample: name of an input -> array",
+                f"calibration_data: found type {type(items).__name__}, expected an iterable of "
+                "dictionaries, one for each sample: name of an input -> array",
                 code="option.calibration_data",
             )
         self._items: Iterable[object] = items
@@ -82,8 +83,8 @@ class ObjectSource:
             place = f"sample {number}"
             if not isinstance(item, Mapping):
                 raise OptionError(
-                    f"calibration_data, {place}: found a {type(item).__name__}, expected a dictionary: name "
-                    "of an input -> array",
+                    f"calibration_data, {place}: found type {type(item).__name__}, expected a dictionary: "
+                    "name of an input -> array",
                     code="option.calibration_data",
                     context={"sample": number},
                 )
@@ -147,7 +148,7 @@ class FileSource:
             counts = {len(plain), len(self._inputs)}
             raise self._wrong(
                 number,
-                f"{len(names)} files",
+                counted(len(names), "file"),
                 f"{' or '.join(str(count) for count in sorted(counts))}, in the order of the inputs "
                 f"{', '.join(self._inputs)}",
             )

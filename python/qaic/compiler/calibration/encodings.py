@@ -27,6 +27,7 @@ from qaic.compiler.calibration.glow_profile import DECIMAL, fixed, legalize, rea
 from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
 from qaic.support.json import parse_json
+from qaic.support.text import counted
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _middle(
         if len(offsets) != len(scales) or (scheme == "PER_TENSOR" and len(scales) != 1):
             raise wrong(
                 where,
-                f"{len(scales)} numbers in scale and {len(offsets)} in offset",
+                f"{counted(len(scales), 'number')} in scale and {len(offsets)} in offset",
                 "one of each" if scheme == "PER_TENSOR" else "as many of each as channels",
             )
         pairs = zip(scales, offsets, strict=True)
@@ -174,13 +175,17 @@ def _second(entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong) ->
         zeros = [0] * len(scales) if points is None else _flat(where, "y_zero_point", points, wrong)
         if len(zeros) != len(scales):
             raise wrong(
-                where, f"{len(scales)} numbers in y_scale and {len(zeros)} in y_zero_point", "as many"
+                where,
+                f"{counted(len(scales), 'number')} in y_scale and {len(zeros)} in y_zero_point",
+                "as many",
             )
         axis = entry.get("axis")
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int) or abs(axis) > 64):
             raise wrong(where, f"axis {axis!r}", "an integer")
         if len(scales) > 1 and axis is None:
-            raise wrong(where, f"{len(scales)} numbers in y_scale", "one, or the axis of the channels too")
+            raise wrong(
+                where, f"{counted(len(scales), 'number')} in y_scale", "one, or the axis of the channels too"
+            )
         bits = int(found[2])
         low = 0 if found[1] else -(1 << (bits - 1))
         # Encodings count from 0 and add the offset; a signed type starts below 0.
@@ -207,7 +212,7 @@ def _zero(where: str, zero: object, low: int, bits: int, wrong: Wrong) -> int:
 def _flat(where: str, key: str, value: object, wrong: Wrong) -> list[Any]:
     numbers = value if isinstance(value, list) else [value]
     if not numbers or len(numbers) > _MOST_CHANNELS:
-        raise wrong(where, f"{len(numbers)} numbers in {key}", "one or one per channel")
+        raise wrong(where, f"{counted(len(numbers), 'number')} in {key}", "one or one per channel")
     if any(isinstance(number, list) for number in numbers):
         raise wrong(
             where, f"lists in {key}, scales of blocks", "one for the tensor or one per channel, no blocks"

@@ -21,6 +21,7 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import known_dims
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
+from qaic.support.text import counted
 
 MAX_DIMS: Final = 8
 #: the only hardware family with bfloat16
@@ -182,8 +183,8 @@ def named(
         return name, specializations
     if len(given) != max(len(specializations), 1):
         raise OptionError(
-            f"graph_names has {len(given)} names ({', '.join(given)}), but the container has "
-            f"{max(len(specializations), 1)} graphs; give one name for each",
+            f"graph_names has {counted(len(given), 'name')} ({', '.join(given)}), but the container has "
+            f"{counted(max(len(specializations), 1), 'graph')}; give one name for each",
             code="option.graph_names",
             context={"options": ["graph_names"], "graphs": max(len(specializations), 1)},
         )
@@ -217,8 +218,8 @@ def _largest(specs: Sequence[TensorSpec], entries: Sequence[SpecializationEntry]
             raise refuse(
                 f"{kind} {first.name!r}",
                 code="varying_rank",
-                found=f"{len(first.dims)} dims in specialization {entries[0].name!r} and {len(spec.dims)} in "
-                f"{entry.name!r}",
+                found=f"{counted(len(first.dims), 'dim')} in specialization {entries[0].name!r} and "
+                f"{len(spec.dims)} in {entry.name!r}",
                 expected="as many dims in each",
                 fix="reshape it inside the model",
                 context={"tensor": first.name},

@@ -28,7 +28,7 @@ from qaic.compiler.ir.quantized_units import quantized_by_model
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.table import CompileOptions
-from qaic.support.text import nearest_name
+from qaic.support.text import counted, nearest_name
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -213,9 +213,9 @@ def _warn_overflows(model: Model, plan: Classification, profiled: Mapping[str, T
     if beyond:
         warn(
             "float16.calibrated_overflow",
-            f"{len(beyond)} values become float16 but exceeded its range ({FLOAT16_MAX:.0f}) in the "
-            f"calibration, so they become infinite: {listing(beyond)}; node_precision_info_file keeps them "
-            "in float32, and `openqaic accuracy MODEL --to fp16` finds the nodes to keep",
+            f"found {counted(len(beyond), 'value')} beyond the range of float16 ({FLOAT16_MAX:.0f}) in the "
+            f"calibration, which become infinite: {listing(beyond)}; node_precision_info_file keeps them in "
+            "float32, and `openqaic accuracy MODEL --to fp16` finds the nodes to keep",
             nodes=beyond,
         )
 

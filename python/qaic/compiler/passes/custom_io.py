@@ -93,7 +93,7 @@ def _matched(entries: Sequence[CustomIo], specs: Mapping[str, TensorSpec]) -> di
             matched.setdefault(name, replace(entry, name=name))
     if missing and not matched:
         raise OptionError(
-            f"{FILE}: none of its {len(missing)} names is an input or output of the model: "
+            f"{FILE}: found no name of an input or output of the model: "
             f"{listing(missing)}; the model has {listing(sorted(specs), 20)}",
             code="option.custom_io",
             context={"options": [FILE], "missing": missing},

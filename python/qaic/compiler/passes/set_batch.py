@@ -22,6 +22,7 @@ from qaic.compiler.passes.shape_inference.infer_shapes import sizes_of
 from qaic.errors import OptionConflictError
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.table import CompileOptions
+from qaic.support.text import counted
 
 #: the batch that exporters trace with
 _TRACED: Final = 1
@@ -150,7 +151,7 @@ def _require_batch(model: Model, claims: set[str], batch: int, values: Mapping[s
             raise refuse(
                 f"batchsize {batch}, output {value.name!r}",
                 code="not_batchable",
-                found=f"a first dimension of {dims[0].dim_value} although the inputs have {batch} samples",
+                found=f"a first dimension of {dims[0].dim_value}, and inputs of {counted(batch, 'sample')}",
                 expected=str(batch),
                 fix="export the model with a symbolic first dimension",
                 context={"tensor": value.name},

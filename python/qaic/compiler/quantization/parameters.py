@@ -31,6 +31,7 @@ from qaic.compiler.ir.quantization import (
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.table import CompileOptions
+from qaic.support.text import counted
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
 
@@ -144,15 +145,16 @@ class QuantParamsChooser:
         if self._whole:
             warn(
                 "quantization.no_histogram",
-                f"quantization_calibration={self._method} has no effect on {len(self._whole)} tensors, "
-                f"whose profile has no histogram: {listing(self._whole)}",
+                f"quantization_calibration={self._method} has no effect on "
+                f"{counted(len(self._whole), 'tensor')} without a histogram in the profile: "
+                f"{listing(self._whole)}",
                 nodes=self._whole,
             )
         if self._centered and self._constants not in _CENTERED:
             note(
                 "quantization.one_offset",
-                f"quantization: {self._centered} weights with a scale per channel use offset 0, as with "
-                f"schema symmetric, because {self._constants} gives their channels different offsets",
+                f"quantization: offset 0, as with schema symmetric, for {counted(self._centered, 'weight')} "
+                f"with a scale per channel, because {self._constants} gives the channels different offsets",
             )
 
 
@@ -183,7 +185,7 @@ def value_range(
         raise refuse(
             f"constant {name!r}",
             code="not_finite",
-            found=f"{count} values that are infinite or not a number",
+            found=f"infinite values or NaN ({count})",
             expected="finite values, to quantize it",
             fix="repair the model, or keep its operator in float with keep_original_precision_for_nodes",
             context={"tensor": name, "count": count},
@@ -371,7 +373,7 @@ def _check_axis(node: onnx.NodeProto, rank: int, channel_axis: int, axis: int | 
         f"external_quantization_file: constant {node.input[1]!r}",
         code="quantization_axis",
         found=f"parameters along axis {axis}",
-        expected=f"one for the tensor, or along axis {channel_axis}, the output channels of a {node.op_type}",
+        expected=f"one for the tensor, or along axis {channel_axis}, the output channels of {node.op_type}",
         fix="create the file with one scale per output channel",
         context={"tensor": str(node.input[1]), "axis": axis},
     )

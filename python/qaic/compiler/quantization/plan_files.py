@@ -35,7 +35,9 @@ def plan_text(plan: QuantizationPlan) -> str:
         if group.weight is not None:
             lines.append(f"  weight {group.weight.name}: {_weight_text(group.weight)}")
         if group.table is not None:
-            lines.append(f"  table {group.table.name}: {len(group.table.steps)} rows with a step each")
+            lines.append(
+                f"  table {group.table.name}: {counted(len(group.table.steps), 'row')} with a step each"
+            )
         lines += [f"  makes {name}: {_formula(params)}" for name, params in group.results.items()]
     for entry in floats:
         lines += [f"{node_key(node)}: {node.op_type}, float: {entry.reason.value}" for node in entry.nodes]

@@ -40,6 +40,7 @@ from qaic.compiler.quantization.parameters import (
 from qaic.compiler.quantization.prepare import has_integer_forms
 from qaic.compiler.quantization.small_values import SmallValues
 from qaic.options.table import CompileOptions, is_quantizing
+from qaic.support.text import counted
 
 #: operators by which the engine recognizes an activation that has a kernel
 _FUSED: Final = frozenset({"Erf", "Tanh"})
@@ -139,8 +140,8 @@ class _Planner:
         if infinite:
             warn(
                 "quantization.not_finite",
-                f"quantization: the constants {listing(infinite)} are not finite, so the operators that read "
-                "them stay in floating point",
+                f"quantization: found infinite values or NaN in {counted(len(infinite), 'constant')} "
+                f"({listing(infinite)}); the operators that read them stay in floating point",
                 nodes=infinite,
             )
         self.parameters.report()

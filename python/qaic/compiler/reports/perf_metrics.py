@@ -25,6 +25,7 @@ from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, node_key, producers, s
 from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
+from qaic.support.text import counted
 
 _Shape = tuple[int, ...]
 
@@ -102,7 +103,8 @@ def table(works: Sequence[Work], parameters: WeightCounts) -> str:
         lines.append(f"activations{label}  ".ljust(18) + f"{work.peak_bytes:,} bytes at one time (estimate)")
         if work.unknown:
             lines.append(
-                f"not counted{label}  ".ljust(18) + f"{work.unknown} nodes of unknown shape or in loops"
+                f"not counted{label}  ".ljust(18)
+                + f"{counted(work.unknown, 'node')} of unknown shape or in loops"
             )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qaic.options.codecs.scalars import Bool, Codec, Enum, Int, ListOf, ValueMismatchError, to_python
+from qaic.support.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,7 +97,7 @@ class HexCodes(Codec[tuple[int, ...]]):
         if parts is None:
             raise self.mismatch(given)
         if len(parts) > self.most:
-            raise ValueMismatchError(self.expected, f"{len(parts)} values")
+            raise ValueMismatchError(self.expected, counted(len(parts), "value"))
         return tuple(map(self._code, parts))
 
     def to_texts(self, value: tuple[int, ...]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from qaic.options.names import nearest
-from qaic.support.text import format_value
+from qaic.support.text import counted, format_value
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -331,7 +331,7 @@ class ListOf(Codec[tuple[T, ...]], Generic[T]):
         if parts is None:
             raise self.mismatch(given)
         if self.most is not None and len(parts) > self.most:
-            raise ValueMismatchError(self.expected, f"{len(parts)} values")
+            raise ValueMismatchError(self.expected, counted(len(parts), "value"))
         items: list[T] = []
         for position, part in enumerate(parts, start=1):
             try:

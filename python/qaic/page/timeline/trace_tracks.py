@@ -103,7 +103,7 @@ def _whole(path: Path) -> Iterator[dict[str, Any]]:
     size = path.stat().st_size
     if size > _LARGEST_WHOLE_BYTES:
         raise InputError(
-            f"{path}: {size} bytes of JSON without lines of events; at most {_LARGEST_WHOLE_BYTES} are read",
+            f"{path}: {size} bytes of JSON without lines of events; expected at most {_LARGEST_WHOLE_BYTES}",
             code="plot.trace",
         )
     try:

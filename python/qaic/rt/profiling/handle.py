@@ -216,7 +216,7 @@ class _Run:
             self._profiler.stop()
             samples = self._profiler.drain()
             if samples.dropped:
-                why = f"{samples.dropped} samples were dropped, because the buffer was full"
+                why = f"samples dropped, because the buffer was full: {samples.dropped}"
                 _core.rt_log_error(self._context, f"ProfilingHandle: {why}")
             if self._callback is not None and len(samples):
                 text = reports.report(samples, self._kind)
@@ -243,7 +243,7 @@ def checked_program(program: object, owner: str) -> Profiled:
         raise _null("a program", owner)
     if not isinstance(program, _core.RtProgram | _core.RtInferenceSet):
         found = type(program).__name__
-        raise TypeError(f"{owner} got a {found}; a Program or an InferenceSet is expected")
+        raise TypeError(f"{owner} got type {found}; a Program or an InferenceSet is expected")
     return program
 
 
@@ -260,7 +260,7 @@ def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> 
         raise _null("the callback", owner)
     if not callable(callback):
         found = callback.__class__.__name__
-        raise init_failed(f"callback is a {found}; a callable is expected", owner)
+        raise init_failed(f"callback has type {found}; a callable is expected", owner)
     if kind is reports.RAW_DEVICE_STATS:
         why = "stats buffers are files; create the ProfilingHandle with programs and an outputDirectory"
         raise init_failed(why, owner)
@@ -271,7 +271,7 @@ def checked_callback(callback: Any, owner: str, kind: QAicProfilingTypeEnum) -> 
 def _bound(names: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments by name."""
     if len(arguments) > len(names):
-        raise TypeError(f"ProfilingHandle takes {len(names)} arguments; {len(arguments)} were given")
+        raise TypeError(f"ProfilingHandle takes at most {len(names)} arguments, found {len(arguments)}")
     given = dict(zip(names, arguments, strict=False))
     for name, value in keywords.items():
         if name not in names:

@@ -326,7 +326,7 @@ class _Stream:
         try:
             samples = self._profiler.drain()
             if samples.dropped:
-                why = f"{samples.dropped} samples were dropped, because the buffer was full"
+                why = f"samples dropped, because the buffer was full: {samples.dropped}"
                 _core.rt_log_error(self._context, f"{_OWNER}: {why}")
             text = reports.report(samples, self._kind)
         except _core.QaicError as error:

@@ -89,7 +89,7 @@ def cores(capture: Capture) -> Report:
             )
             if finding:
                 verdict.append(
-                    f"core {load.core} of device {reader.slice} is a {finding}: {ratio:.2f} x the mean"
+                    f"{finding}: core {load.core} of device {reader.slice}, {ratio:.2f} x the mean"
                 )
         if len(found) > 1 and any(weights):
             worst = max(weights) / (sum(weights) / len(weights))
@@ -143,7 +143,7 @@ def devices(capture: Capture) -> Report:
             )
         )
         if finding:
-            verdict.append(f"device {reader.slice} is a {finding}: {ratio:.2f} x the mean")
+            verdict.append(f"{finding}: device {reader.slice}, {ratio:.2f} x the mean")
     if len(readers) == 1:
         verdict.append("one device: nothing to balance")
     elif not verdict:

@@ -15,7 +15,7 @@ from qaic.stats.reports.cores import findings, loads
 from qaic.stats.reports.memory import residency
 from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
 from qaic.stats.reports.time.overhead import Calibration, calibration
-from qaic.support.text import duration
+from qaic.support.text import counted, duration
 
 _FIGURES = columns_of("figure | median:float | min:float | max:float | unit")
 #: names of waits by the direction of a port
@@ -60,7 +60,7 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
     spans = [found for sample in capture.samples if (found := sample.span_us)]
     spread = "one sample"
     if count > 1:
-        spread = f"median of {count} samples, {duration(min(spans))} to {duration(max(spans))}"
+        spread = f"median of {counted(count, 'sample')}, {duration(min(spans))} to {duration(max(spans))}"
     verdict = [f"an inference takes {duration(span)} on {where} ({spread})"]
     if bottleneck is None:
         verdict.append("the limiting factor is unknown: only stats level 70 and above measures operations")
@@ -92,7 +92,7 @@ def _remarks(capture: Capture) -> list[str]:
         found = loads(reader)
         judged = findings([load.time_us for load in found])
         remarks += [
-            f"core {load.core} of device {reader.slice} is a {finding}: {ratio:.2f} x the mean work"
+            f"{finding}: core {load.core} of device {reader.slice}, {ratio:.2f} x the mean work"
             for load, (ratio, finding) in zip(found, judged, strict=True)
             if finding
         ]

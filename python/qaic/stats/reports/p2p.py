@@ -8,6 +8,7 @@ from typing import Final
 from qaic.report import Cell, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import output_bytes
+from qaic.support.text import counted
 
 _SEND: Final = re.compile(r"\s*(\d+)\s*->\s*(\d+(?:\s*,\s*\d+)*)\s*")
 _RECEIVE: Final = re.compile(r"\s*(\d+)\s*<-\s*(\d+)\s*")
@@ -82,7 +83,8 @@ def p2p(capture: Capture) -> Report:
     verdict = []
     if found:
         verdict.append(
-            f"{len(pairs)} transfers between devices; {len(odd)} do not pair one send with one equal receive"
+            f"{counted(len(pairs), 'transfer')} between devices; without one send and one equal receive: "
+            f"{len(odd)}"
         )
     none = None if found else "the program transfers nothing between devices"
     return Report(

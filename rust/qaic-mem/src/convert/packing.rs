@@ -225,7 +225,8 @@ impl Packing {
             if code != Code::Plain || count * from.size() != source_bytes {
                 return Err(refuse(format!("{source_bytes} bytes without rows, from {}", names())));
             }
-            let bytes = count.checked_mul(stored).ok_or_else(|| refuse(format!("{count} numbers")))?;
+            let bytes =
+                count.checked_mul(stored).ok_or_else(|| refuse(format!("too many numbers: {count}")))?;
             let blocks = bytes.div_ceil(FLAT_BYTES);
             return Ok(Self { path, code, clip, shape: Shape::Flat, source_bytes, bytes, blocks });
         };
@@ -233,7 +234,7 @@ impl Packing {
         let (rows, expected, bytes) =
             sizes.ok_or_else(|| refuse(format!("matrices of these sizes: {matrices:?}")))?;
         if expected != source_bytes {
-            return Err(refuse(format!("{source_bytes} bytes for {matrices:?}; {expected} are expected")));
+            return Err(refuse(format!("{matrices:?}: found {source_bytes} bytes, expected {expected}")));
         }
         let blocks = rows.blocks * rows.matrices.count;
         Ok(Self { path, code, clip, shape: Shape::Rows(rows), source_bytes, bytes, blocks })

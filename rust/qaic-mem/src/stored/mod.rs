@@ -33,7 +33,7 @@ pub use simd::Prefetcher;
 #[non_exhaustive]
 pub enum StoredError {
     /// The bytes do not have the length of the format and shape.
-    #[error("{found} bytes of {form} for {rows} rows of {len} elements; {expected} are expected")]
+    #[error("{form} of {rows} rows x {len} elements: found {found} bytes, expected {expected}")]
     #[allow(missing_docs)]
     Bytes { form: String, rows: usize, len: usize, found: usize, expected: String },
     /// The group size of quantized weights is not a power-of-two number of units.
@@ -43,7 +43,7 @@ pub enum StoredError {
     #[allow(missing_docs)]
     Group { found: usize },
     /// An operand of a product has the wrong size.
-    #[error("{found} numbers of {operand}; {expected} are expected")]
+    #[error("{operand}: found {found} numbers, expected {expected}")]
     #[allow(missing_docs)]
     Operand { operand: &'static str, found: usize, expected: String },
 }

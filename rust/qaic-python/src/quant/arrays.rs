@@ -30,7 +30,7 @@ impl Lent {
         let Some((id, shape)) = lent else {
             let found = array
                 .getattr("dtype")
-                .and_then(|dtype| Ok(format!("a {dtype} array of shape {}", array.getattr("shape")?)))
+                .and_then(|dtype| Ok(format!("an array of {dtype} of shape {}", array.getattr("shape")?)))
                 .unwrap_or_else(|_| array.get_type().to_string());
             let text = format!("{found} was given; a C-contiguous {dtype} array is expected");
             return Err(Raise::new(py, "InputTypeError", "quant.array", text).build());

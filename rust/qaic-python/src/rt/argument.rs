@@ -97,7 +97,7 @@ pub(crate) fn buffer<'a, 'py>(
 ) -> PyResult<&'a Bound<'py, PyQBuffer>> {
     item.cast::<PyQBuffer>().map_err(|_| {
         let found = type_name(item);
-        PyTypeError::new_err(format!("buffer {index} is a {found}; a QBuffer is expected"))
+        PyTypeError::new_err(format!("buffer {index} has type {found}; a QBuffer is expected"))
     })
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn held(spec: &BindingSpec, value: &Bound<'_, PyAny>) -> PyResult<Buf
     BufferExport::take(value).map_err(|cause| {
         let name = type_name(value);
         let refusal =
-            PyTypeError::new_err(format!("`{}` was given a {name}; a numpy array is expected", spec.name));
+            PyTypeError::new_err(format!("`{}` was given type {name}; a numpy array is expected", spec.name));
         refusal.set_cause(value.py(), Some(cause));
         refusal
     })

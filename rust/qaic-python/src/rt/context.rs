@@ -53,7 +53,7 @@ impl RtContext {
                 && !callback.bind(py).is_callable()
             {
                 let found = callback.bind(py).get_type().name()?;
-                return Err(PyTypeError::new_err(format!("{name} is a {found}; a callable is expected")));
+                return Err(PyTypeError::new_err(format!("{name} has type {found}; a callable is expected")));
             }
         }
         if log.is_some() || error.is_some() {

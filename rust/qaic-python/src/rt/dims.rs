@@ -25,7 +25,7 @@ impl PyDims {
         let distance = index.unsigned_abs();
         let position = if index < 0 { len.checked_sub(distance) } else { Some(distance) };
         position.filter(|&position| position < len).ok_or_else(|| {
-            PyIndexError::new_err(format!("index {index} is out of range; there are {len} bindings"))
+            PyIndexError::new_err(format!("index {index} is out of range: the number of bindings is {len}"))
         })
     }
 }

@@ -10,6 +10,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList, PyTuple};
+use qaic_qpc::counted;
 use qaic_runtime::inference_set::{HandleId, InferenceSet};
 use qaic_runtime::process::{CancellationToken, FailureSource, reaper};
 use qaic_runtime::request::BoundSet;
@@ -381,7 +382,7 @@ impl<'py> Further<'py> {
                 _ => {
                     let (most, given) = (7 + usize::from(has_buffers), 5 + arguments.len());
                     return Err(PyTypeError::new_err(format!(
-                        "InferenceSet takes at most {most} positional arguments; {given} were given"
+                        "InferenceSet takes at most {most} positional arguments, found {given}"
                     )));
                 }
             };
@@ -392,7 +393,7 @@ impl<'py> Further<'py> {
         if let Some(profiling) = &self.profiling {
             profiling.extract::<bool>().map_err(|_| {
                 let found = argument::type_name(profiling);
-                PyTypeError::new_err(format!("enableProfiling is a {found}; True or False is expected"))
+                PyTypeError::new_err(format!("enableProfiling has type {found}; True or False is expected"))
             })?;
         }
         for part in [&mut self.buffers, &mut self.properties] {
@@ -407,8 +408,9 @@ fn bind_each(set: &BoundSet, lists: &Bound<'_, PyList>) -> Answer {
     let (given, count) = (lists.len(), set.handle_count());
     if given != count {
         let why = format!(
-            "infDataVectorDmaBuf has {given} lists of buffers; {count} are expected, one for each of the \
-             setSize * numActivations inferences"
+            "infDataVectorDmaBuf has {} of buffers, expected {count}, one for each of the setSize * numActivations \
+             inferences",
+            counted(given, "list")
         );
         return Err(refused(why).into());
     }

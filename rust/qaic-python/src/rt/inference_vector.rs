@@ -9,6 +9,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySequence, PyString};
 use qaic_mem::ForeignMemoryMut;
+use qaic_qpc::counted;
 use qaic_runtime::binding::{BufferSlot, BufferSlots, InputSource, RandomBytes};
 use qaic_runtime::process::log;
 use qaic_runtime::request::Part;
@@ -151,7 +152,7 @@ impl PyInferenceVector {
 
     fn __repr__(&self) -> String {
         let [inputs, outputs] = [Part::Inputs, Part::Outputs].map(|part| self.slots.range(part).len());
-        format!("InferenceVector({inputs} inputs, {outputs} outputs)")
+        format!("InferenceVector({}, {})", counted(inputs, "input"), counted(outputs, "output"))
     }
 }
 

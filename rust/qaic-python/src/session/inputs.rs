@@ -118,7 +118,8 @@ fn readable(
 fn not_a_mapping(py: Python<'_>, specs: &[BindingSpec], given: &Bound<'_, PyAny>) -> PyErr {
     let found = given.get_type().name().map_or_else(|_| "value".to_owned(), |name| name.to_string());
     let names: Vec<_> = specs.iter().filter(|spec| spec.is_visible).map(|spec| &spec.name).collect();
-    let text =
-        format!("inputs are a {found}; a dict of name to numpy array is expected, with the names {names:?}");
+    let text = format!(
+        "inputs have type {found}; a dict of name to numpy array is expected, with the names {names:?}"
+    );
     Raise::new(py, "InputTypeError", "input.not_a_dict", text).build()
 }

@@ -1,10 +1,12 @@
 //! Errors of containers as data. Callers compare variants and codes, never texts.
 
+mod count;
 mod report;
 mod table;
 
 use thiserror::Error;
 
+pub use count::counted;
 pub use report::{ErrorReport, Figure};
 
 /// A defect of a protobuf message on the wire.

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::{CONTROL_BYTES, PLAN_SECTION, VERSIONS};
-use crate::error::QpcError;
+use crate::error::{QpcError, counted};
 
 /// Reason why a plan cannot be used.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -26,8 +26,9 @@ pub enum PlanError {
     Version { found: u64 },
     /// Plan and network descriptor have different numbers of tensors.
     #[error(
-        "the plan has {inputs} inputs and {outputs} outputs, the network descriptor {expected_inputs} and \
-         {expected_outputs}"
+        "the plan has {} and {}, the network descriptor {expected_inputs} and {expected_outputs}",
+        counted(inputs, "input"),
+        counted(outputs, "output")
     )]
     #[allow(missing_docs)]
     TensorCount { inputs: usize, outputs: usize, expected_inputs: usize, expected_outputs: usize },
@@ -40,9 +41,7 @@ pub enum PlanError {
     #[allow(missing_docs)]
     Tensor { binding: String, tensor: String },
     /// Plan and network descriptor have different numbers of specializations.
-    #[error(
-        "the plan has {found} specializations, the network descriptor {expected} permitted combinations of shapes"
-    )]
+    #[error("the plan has {}, the network descriptor {expected}", counted(found, "specialization"))]
     #[allow(missing_docs)]
     VariantCount { found: usize, expected: usize },
     /// A specialization does not match the permitted combination that selects it.
@@ -55,7 +54,7 @@ pub enum PlanError {
     StateRows { name: String, found: String },
     /// The bytes of an initializer are outside of the constants.
     #[error(
-        "initializer `{name}`: {size} bytes at offset {offset} are outside of constants.bin, which has {constants} \
+        "initializer `{name}`: the range of {size} bytes at offset {offset} is outside constants.bin, which has {constants} \
          bytes; compile the model again"
     )]
     #[allow(missing_docs)]

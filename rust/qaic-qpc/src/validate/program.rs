@@ -4,7 +4,7 @@ use super::{Image, Report, cpu_plan};
 use crate::bytes::{to_u64, u32_at};
 use crate::container::names::NETWORK_ELF;
 use crate::elf;
-use crate::error::QpcError;
+use crate::error::{QpcError, counted};
 use crate::limits::Limits;
 use crate::metadata::{DmaRequest, Encoding, LocatedMetadata, Metadata};
 use crate::network_desc::NetworkDesc;
@@ -67,8 +67,8 @@ fn validate_metadata(metadata: &Metadata, report: &mut Report) {
 
 fn validate_agreement(metadata: &Metadata, network: &NetworkDesc, report: &mut Report) {
     if u32::from(metadata.num_nsps) != network.num_cores {
-        let message =
-            format!("the metadata has {} cores, but the descriptor {}", metadata.num_nsps, network.num_cores);
+        let cores = counted(metadata.num_nsps, "core");
+        let message = format!("the metadata has {cores}, but the descriptor {}", network.num_cores);
         report.add_warning("qpc.core_count", NETWORK_ELF, message);
     }
     let Some(highest) = metadata.dma_requests.iter().map(|request| request.num).max() else { return };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use qaic_mem::{HostSliceMut, open_regular};
+use qaic_qpc::counted;
 
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::request::Part;
@@ -90,7 +91,7 @@ impl BufferSlots {
         if found == expected {
             return Ok(());
         }
-        Err(format!("{found} {} given; {expected} are expected", part.name()))
+        Err(format!("found {}, expected {expected}", counted(found, part.name())))
     }
 
     /// Fails if a list does not have one element per buffer.
@@ -99,7 +100,7 @@ impl BufferSlots {
         if found == expected {
             return Ok(());
         }
-        Err(format!("the list of buffers has {found} entries; {expected} are expected"))
+        Err(format!("the list of buffers has length {found}, expected {expected}"))
     }
 
     /// Returns a warning about a buffer of `found` bytes at `position`. The buffer is used anyway.
@@ -116,9 +117,10 @@ impl BufferSlots {
         let (inputs, count) = (&self.slots[..self.input_count], self.slots.len());
         if files.len() != inputs.len() && files.len() != count {
             let what = format!(
-                "{} files given; one for each of the {} inputs is expected, or one for each of all {count} buffers",
-                files.len(),
-                inputs.len(),
+                "found {}, expected one for each of {}, or one for each of {}",
+                counted(files.len(), "file"),
+                counted(inputs.len(), "input"),
+                counted(count, "buffer"),
             );
             return Err(RuntimeError::argument(what));
         }
@@ -221,11 +223,11 @@ mod tests {
         {
             assert_eq!(found.range(part), range);
             assert_eq!(found.check_part(part, range.len()), Ok(()));
-            let refusal = format!("4 {name} given; {} are expected", range.len());
+            let refusal = format!("found 4 {name}, expected {}", range.len());
             assert_eq!(found.check_part(part, 4), Err(refusal));
         }
         assert_eq!(found.check_list(3), Ok(()));
-        assert_eq!(found.check_list(2), Err("the list of buffers has 2 entries; 3 are expected".to_owned()));
+        assert_eq!(found.check_list(2), Err("the list of buffers has length 2, expected 3".to_owned()));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use qaic_qpc::NetworkDesc;
+use qaic_qpc::{NetworkDesc, counted};
 
 use super::dma_buf::DmaBufBindings;
 use super::in_place::InPlace;
@@ -328,8 +328,11 @@ fn check_counts(bindings: &Bindings, transfers: &TransferPlan) -> Result<(), Run
         return Ok(());
     }
     Err(RuntimeError::argument(format!(
-        "{} inputs and {} outputs are bound; the program has {} and {}",
-        found.0, found.1, expected.0, expected.1
+        "found {} and {}, expected {} and {}",
+        counted(found.0, "bound input"),
+        counted(found.1, "bound output"),
+        expected.0,
+        expected.1
     )))
 }
 

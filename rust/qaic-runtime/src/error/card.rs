@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use qaic_qpc::counted;
+
 qaic_qpc::errors! {
     /// A card or its driver refused, or a program requires a feature that no card has.
     #[derive(Clone, Debug, thiserror::Error)]
@@ -47,8 +49,9 @@ qaic_qpc::errors! {
         } => "device.driver" [id as "device", call],
         /// The ring of a channel had no room for an inference, even after many attempts.
         #[error(
-            "device {device}: the ring of channel {channel} had no room for an inference in {attempts} attempts; \
-             {elements} elements are needed"
+            "device {device}: the ring of channel {channel} had no room in {} for an inference of {}",
+            counted(attempts, "attempt"),
+            counted(elements, "element")
         )]
         RingFull {
             device: u32 = 0, channel: u32 = 3, attempts: u32 = 50, elements: u32 = 12,

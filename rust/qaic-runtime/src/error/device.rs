@@ -1,5 +1,7 @@
 //! Errors of devices and of their selection.
 
+use qaic_qpc::counted;
+
 qaic_qpc::errors! {
     /// A device is unavailable, was lost, or does not support a request.
     #[derive(Clone, Debug, thiserror::Error)]
@@ -23,9 +25,9 @@ qaic_qpc::errors! {
             => "device.not_found" "DeviceNotFoundError" [id as "device", existing],
         /// A program needs more devices than are available.
         #[error(
-            "the program is partitioned for {needed} devices; kind `{kind}` has {} {}, with the ids {existing:?}{}",
-            existing.len(),
-            if existing.len() == 1 { "device" } else { "devices" },
+            "the program is partitioned for {}; kind `{kind}` has {}, with the ids {existing:?}{}",
+            counted(needed, "device"),
+            counted(existing.len(), "device"),
             more_devices(*needed, kind, *hidden)
         )]
         TooFew {
@@ -37,7 +39,7 @@ qaic_qpc::errors! {
             => "device.kind" "DeviceNotFoundError" [kind]
             hint "set QAIC_DEVICE to one of them",
         /// The device does not have enough free cores.
-        #[error("device {id} has {free} free cores of {total}; {needed} are needed")]
+        #[error("device {id} has {} of {total}; the program needs {needed}", counted(free, "free core"))]
         Busy { id: u32 = 0, needed: u32 = 4, free: u32 = 2, total: u32 = 16 }
             => "device.busy" "DeviceBusyError" [id as "device", needed, free, total]
             hint "lower num_activations or aic_num_cores, or reset a session that uses cores",
@@ -62,8 +64,8 @@ qaic_qpc::errors! {
             mebibytes(*states),
             mebibytes(*outputs),
             mebibytes(*free),
-            if *fitting == 0 { "no activation fits".to_owned() } else {
-                format!("{fitting} of {activations} activations fit")
+            if *fitting == 0 { "there is room for no activation".to_owned() } else {
+                format!("there is room for {fitting} of {activations} activations")
             }
         )]
         HostMemory {
@@ -97,7 +99,7 @@ fn existing_ids(existing: &[u32]) -> String {
 
 fn more_devices(needed: u32, kind: &str, hidden: usize) -> String {
     match (hidden, kind) {
-        (0, "cpu") => format!("; set QAIC_CPU_DEVICES={needed} for {needed} virtual cards"),
+        (0, "cpu") => format!("; set QAIC_CPU_DEVICES={needed} for {}", counted(needed, "virtual card")),
         (0, _) => String::new(),
         (hidden, _) => format!("; QAIC_VISIBLE_DEVICES hides {hidden} more"),
     }

@@ -1,5 +1,7 @@
 //! Errors about the current state of an object.
 
+use qaic_qpc::counted;
+
 qaic_qpc::errors! {
     /// The state of an object does not permit the call.
     #[derive(Clone, Debug, thiserror::Error)]
@@ -15,10 +17,10 @@ qaic_qpc::errors! {
         #[error("its inference is in flight; wait until it ends")]
         InFlight => "inference.in_flight",
         /// More inferences were submitted than the queue has room for.
-        #[error("all {capacity} places for inferences are in use; wait for one inference")]
+        #[error("the queue is full ({capacity} in flight or completed); wait for one inference")]
         QueueFull { capacity: u32 = 512 } => "queue.full",
         /// The program must keep its cores, because exec objects exist.
-        #[error("{count} exec objects of the program still exist; delete them first")]
+        #[error("the program still has {}; delete all first", counted(count, "exec object"))]
         LiveExecObjs { count: u32 = 2 } => "program.live_exec_objs",
         /// No inference with this id is in flight or can be collected.
         #[error("no inference with id {id} is in flight or completed")]

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use qaic_mem::{HostSlice, HostSliceMut, Lender};
+use qaic_qpc::counted;
 
 use super::{HandleId, InferenceSet};
 use crate::binding::Bindings;
@@ -38,9 +39,9 @@ impl Lease<'_> {
                 let expected = (bindings.inputs.len(), bindings.outputs.len());
                 if (inputs.len(), outputs.len()) != expected {
                     return Err(RuntimeError::argument(format!(
-                        "{} inputs and {} outputs given; the program has {} and {}",
-                        inputs.len(),
-                        outputs.len(),
+                        "found {} and {}, expected {} and {}",
+                        counted(inputs.len(), "input"),
+                        counted(outputs.len(), "output"),
                         expected.0,
                         expected.1
                     )));

@@ -80,7 +80,7 @@ impl<C, R> Messages<C, R> {
 
     fn notice(&mut self) -> Option<Message<C, R>> {
         let (callback, count) = self.dropped.take()?;
-        let text = format!("{count} log lines were dropped: the log callback is slower than the log");
+        let text = format!("dropped log lines: {count}, because the log callback is slower than the log");
         Some(Message::Line { callback, level: Level::Warn, text })
     }
 }
@@ -318,7 +318,7 @@ mod tests {
         for _ in 0..LINES {
             assert_eq!(shown(receiver.take()), "log Info: kept");
         }
-        let notice = "log Warn: 3 log lines were dropped: the log callback is slower than the log";
+        let notice = "log Warn: dropped log lines: 3, because the log callback is slower than the log";
         assert_eq!(shown(receiver.take()), notice);
         assert_eq!(shown(receiver.take()), "call 1");
         // There is room for as many messages as before.

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use qaic_mem::{ForeignMemoryMut, HostSlice, SharedMemory};
+use qaic_qpc::counted;
 use qaic_sync::ExclusiveCell;
 
 use super::ExecObj;
@@ -100,9 +101,9 @@ pub enum Part {
 impl Part {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::All => "buffers",
-            Self::Inputs => "inputs",
-            Self::Outputs => "outputs",
+            Self::All => "buffer",
+            Self::Inputs => "input",
+            Self::Outputs => "output",
         }
     }
 }
@@ -227,11 +228,8 @@ impl BoundBuffers {
             Part::Outputs => (inputs, all),
         };
         if buffers.len() != end - first {
-            let (given, what) = (buffers.len(), part.name());
-            return Err(RuntimeError::argument(format!(
-                "{given} {what} given; the program has {}",
-                end - first
-            )));
+            let found = counted(buffers.len(), part.name());
+            return Err(RuntimeError::argument(format!("found {found}, expected {}", end - first)));
         }
         self.edit(|state| self.bind_announced_part(state, part, first..end, buffers))
     }
@@ -319,7 +317,8 @@ impl BoundBuffers {
         }
         let given = dims.len();
         Err(RuntimeError::argument(format!(
-            "{given} element sizes and dims given for {count} bindings; one each is expected"
+            "found element sizes and dims for {}, expected {count}",
+            counted(given, "binding")
         )))
     }
 
@@ -338,9 +337,10 @@ impl BoundBuffers {
         let inputs = self.specs.inputs().len();
         if buffers.len() != count {
             return Err(RuntimeError::argument(format!(
-                "{} buffers given; the program has {count} bindings: {inputs} inputs, then {} outputs",
-                buffers.len(),
-                count - inputs
+                "found {}, expected {count}: {}, then {}",
+                counted(buffers.len(), "buffer"),
+                counted(inputs, "input"),
+                counted(count - inputs, "output")
             )));
         }
         dims.map_or(Ok(()), |dims| self.check_dims(dims))?;

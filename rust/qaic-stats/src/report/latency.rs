@@ -56,7 +56,7 @@ pub fn write_latency_report(
 ) -> io::Result<()> {
     write!(out, "Inference latency")?;
     if facts.dropped > 0 {
-        write!(out, "; {} further samples were dropped", facts.dropped)?;
+        write!(out, "; dropped samples: {}", facts.dropped)?;
     }
     writeln!(out, "\nProgram {}: {}", facts.number, facts.network)?;
     write!(out, "Activations {}, Set size ", facts.activations)?;
@@ -132,7 +132,7 @@ mod tests {
              7, 640000.000, 12.500, N/A, N/A, N/A, 1.500, 0.501, N/A, 1000.001, N/A, N/A, 0.000, 1003.000, 3, 4\n"
         );
         let full = ProgramFacts { set_size: Some(3), dropped: 5, ..facts };
-        assert!(report(&full, &[]).starts_with("Inference latency; 5 further samples were dropped\n"));
+        assert!(report(&full, &[]).starts_with("Inference latency; dropped samples: 5\n"));
         assert!(report(&full, &[]).contains(", Set size 3, "));
     }
 

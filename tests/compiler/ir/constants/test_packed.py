@@ -196,7 +196,7 @@ def test_descriptor_that_is_closed_is_an_error():
         (
             ("float32", "float32"),
             {"matrices": Matrices(1, 2, 2, False, TILES)},
-            "8 bytes for .*; 16 are expected",
+            "found 8 bytes, expected 16",
         ),
         (("uint8", "float32"), {}, "no conversion from uint8 to float32"),
     ],

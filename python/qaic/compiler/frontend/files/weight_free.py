@@ -23,6 +23,7 @@ from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
 from qaic.compiler.ir.value_info import dims_of
+from qaic.support.text import counted
 
 #: environment variable with the folder that is searched first
 DATA_ROOT: Final = "AIC_EXTERNAL_DATA_ROOT"
@@ -179,8 +180,9 @@ def overflow_warning(overflows: Overflows) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "warning",
             "weights.checkpoint_overflow",
-            f"{sum(overflows.counts.values())} values of the checkpoint are beyond the range of float16, the "
-            f"type of the model's inputs, and became infinite: {listing(sorted(overflows.counts))}",
+            f"found {counted(sum(overflows.counts.values()), 'value')} of the checkpoint beyond the range of "
+            "float16, the type of the model's inputs, which became infinite: "
+            f"{listing(sorted(overflows.counts))}",
         )
 
 

@@ -18,6 +18,7 @@ from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.frontend.files.safetensors_file import shown
 from qaic.errors import CompileError
 from qaic.support.json import parse_json
+from qaic.support.text import counted
 
 #: key of the model's metadata
 METADATA_KEY: Final = "com.qti.aisw.extdata"
@@ -109,7 +110,11 @@ def _place(entry: object, files: list[str], where: str) -> WeightPlace | None:
     if type(file) is int and 0 <= file < len(files):
         file = files[file]
     if not isinstance(file, str):
-        raise _wrong(where, f"file {shown(file)}", f"a path, or a position in the list of {len(files)} files")
+        raise _wrong(
+            where,
+            f"file {shown(file)}",
+            f"a path, or a position in the list of {counted(len(files), 'file')}",
+        )
     return WeightPlace(entry["name"], file, location["key"])
 
 

@@ -53,6 +53,7 @@ from qaic.compiler.passes.legalize.empty_operands import (
 )
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 from qaic.compiler.passes.legalize.ml_attributes import CHECKED, checked_operand
+from qaic.support.text import counted
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
 #: operator -> positions of the indices and of the operand that they select from, and the word for its parts
@@ -100,7 +101,7 @@ def fault(
     if indices is not None and node.output[0] in shapes:
         count = math.prod(shapes[node.output[0]])
         is_inside = bool(((indices >= 0) & (indices < count)).all())
-        return "" if is_inside else f"an index outside the {count} elements of the result"
+        return "" if is_inside else f"an index outside the {counted(count, 'element')} of the result"
 
     def known(name: str) -> tuple[tuple[int, ...], ...]:
         return (shapes[name],) if name in shapes else ()
@@ -189,7 +190,9 @@ class _Blocks:
         pads = given.get("pads", np.zeros(2 * rank, np.int64))
         ones = np.ones(rank, np.int64)
         if pads.size != 2 * rank:
-            raise refused_operand(node, f"{pads.size} numbers in 'pads'", f"{2 * rank} numbers")
+            raise refused_operand(
+                node, f"{counted(pads.size, 'number')} in 'pads'", f"{counted(2 * rank, 'number')}"
+            )
         found = cls(given.get("dilations", ones), given.get("strides", ones), pads[:rank] + pads[rank:])
         if any(numbers.size != rank or numbers.min() < 1 for numbers in (found.dilations, found.strides)):
             raise refused_operand(
@@ -267,7 +270,9 @@ def _guarded(
             if standard(node, "Trilu") and len(node.input) > 1 and node.input[1]:
                 diagonal = read(node.input[1])
                 if diagonal is not None and diagonal.size != 1:
-                    raise refused_operand(node, f"a diagonal of {diagonal.size} elements", "one element")
+                    raise refused_operand(
+                        node, f"a diagonal of {counted(diagonal.size, 'element')}", "one element"
+                    )
                 if diagonal is not None and -_FARTHEST < diagonal.min() <= diagonal.max() < _FARTHEST:
                     nodes.append(node)
                     continue

@@ -23,6 +23,7 @@ from qaic.compiler.ir.graph_walk import all_nodes, node_label
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import DimsInSets
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
+from qaic.support.text import counted
 
 _DOMAIN: Final = "ai.onnx.ml"
 
@@ -83,17 +84,17 @@ class _Attributes:
         """Yield a fault if a list has none of the lengths `counts`."""
         found = len(self.numbers(name))
         if found not in counts:
-            yield f"{found} entries in {name!r}", " or ".join(map(str, sorted({*counts})))
+            yield f"{counted(found, 'entry')} in {name!r}", " or ".join(map(str, sorted({*counts})))
 
     def has_least(self, name: str, least: int) -> Iterator[_Fault]:
         found = len(self.numbers(name))
         if found < least:
-            yield f"{found} entries in {name!r}", f"{least} or more"
+            yield f"{counted(found, 'entry')} in {name!r}", f"{least} or more"
 
     def is_inside(self, name: str, stop: int) -> Iterator[_Fault]:
         """Yield a fault if a list contains a number that is not an index below `stop`."""
         if wrong := [number for number in self.numbers(name) if not 0 <= number < stop]:
-            yield f"{wrong[0]} in {name!r}", f"indices of {stop} entries"
+            yield f"{wrong[0]} in {name!r}", f"indices of {counted(stop, 'entry')}"
 
 
 def _negative(numbers: list[int], name: str) -> Iterator[_Fault]:
@@ -142,7 +143,7 @@ def _svm_regressor(at: _Attributes) -> Iterator[_Fault]:
 def _divides(at: _Attributes, name: str, count: int) -> Iterator[_Fault]:
     found = len(at.numbers(name))
     if not found or found % count:
-        yield f"{found} entries in {name!r}", f"as many for each of {count}"
+        yield f"{counted(found, 'entry')} in {name!r}", f"as many for each of {count}"
 
 
 def _linear_classifier(at: _Attributes) -> Iterator[_Fault]:
@@ -219,7 +220,10 @@ def _trees(at: _Attributes) -> Iterator[_Fault]:
     yield from _negative(_features(at), "nodes_featureids")
     members = at.numbers("nodes_modes").count(_MEMBER)
     if not all((sets + [0] * members)[:members]):
-        yield f"{sum(map(bool, sets))} sets in 'membership_values'", f"{members}, none of them empty"
+        yield (
+            f"{counted(sum(map(bool, sets)), 'set')} in 'membership_values'",
+            f"{members}, none of them empty",
+        )
     children: list[list[int]] = [[] for _ in range(nodes)]
     for side in ("true", "false"):
         ids, flags = at.numbers(f"nodes_{side}nodeids"), at.numbers(f"nodes_{side}leafs")
@@ -326,7 +330,9 @@ def checked_operand(node: onnx.NodeProto, guards: GuardNodes) -> tuple[int, str]
     if wrong := [len(shape) for shape in known if not low <= len(shape) <= high]:
         raise refused_operand(node, f"{wrong[0]} dims of {source!r}", f"{low} to {high}")
     if wrong := [count for count in columns if count is not None and not least <= count <= (most or count)]:
-        raise refused_operand(node, f"{wrong[0]} columns of {source!r}", f"{wanted}, as in the attributes")
+        raise refused_operand(
+            node, f"{counted(wrong[0], 'column')} of {source!r}", f"{wanted}, as in the attributes"
+        )
     others = _open_rows(node, guards.dims) if node.op_type == "FeatureVectorizer" else []
     is_open = (None in columns or not known) and (least or most is not None)
     # The check for operands without elements applies to the first operand of a FeatureVectorizer.

@@ -45,6 +45,7 @@ from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.attention_trials import heads_fault, trial_of
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.errors import CompileError
+from qaic.support.text import counted
 
 Dims = tuple[int | str, ...]
 
@@ -454,7 +455,7 @@ def _reshape_reason(
     ]
     count, rest = math.prod(data), math.prod(size for size in sizes if size != -1)
     fits = rest == count if -1 not in sizes else (rest and count % rest == 0)
-    return "" if fits else f"{count} elements do not fit the shape {wanted}"
+    return "" if fits else f"the shape {wanted} does not take {counted(count, 'element')}"
 
 
 def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -467,9 +468,9 @@ def _conv_reason(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
     if len(data) != len(weight) or len(data) < 3:
         return f"{len(data)} and {len(weight)} dims"
     if group < 1 or weight[0] % group:
-        return f"group {group} does not divide {weight[0]} output channels"
+        return f"group {group} does not divide {counted(weight[0], 'output channel')}"
     if data[1] != weight[1] * group:
-        return f"{data[1]} input channels, the kernel has {weight[1] * group}"
+        return f"{counted(data[1], 'input channel')}, the kernel has {weight[1] * group}"
     if kernel != list(weight[2:]):
         return f"kernel_shape {kernel}, the kernel is {list(weight[2:])}"
     if len(node.input) > 2 and node.input[2] and shapes[node.input[2]] != (weight[0],):

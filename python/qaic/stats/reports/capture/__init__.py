@@ -14,6 +14,7 @@ from qaic.errors import StatsError, StatsFormatError
 from qaic.stats.buffer import StatsBuffer
 from qaic.stats.reports.capture.op_info import OpInfo, op_info_of
 from qaic.stats.reports.capture.trace_reader import TraceReader
+from qaic.support.text import counted
 
 #: largest number of an operation without a descriptor, unless a buffer has more operations. Each number takes
 #: memory, and a damaged record may have any of four billion
@@ -236,7 +237,7 @@ def _ops_per_core(buffer: StatsBuffer) -> list[int]:
         core = max(counts, key=counts.__getitem__)
         raise StatsFormatError(
             f"an OP record is operation {counts[core] - 1} of core {core}, too large for a "
-            f"buffer of {len(buffer.ops)} operations",
+            f"buffer of {counted(len(buffer.ops), 'operation')}",
             code="stats.unknown_op",
             hints=("give the container of the buffer, so that the numbers can be checked",),
         )

@@ -13,7 +13,7 @@ from qaic.stats.reports.capture.groups import own_time_us, share
 from qaic.stats.reports.capture.op_info import FLUSH, Coded
 from qaic.stats.reports.capture.trace_reader import OP_ASYNC, OP_BOOKKEEPING, OP_NESTED, TraceReader
 from qaic.stats.reports.ops import NO_OPERATIONS
-from qaic.support.text import duration
+from qaic.support.text import counted, duration
 
 #: most steps of a path, which take some seconds to find
 MOST_STEPS: Final = 20_000
@@ -223,12 +223,14 @@ def _report(reader: TraceReader, which: str, steps: list[Step], whole: bool) -> 
     ]
     counts = np.ones(len(ops))
     verdict = [
-        f"{len(steps)} steps run for {duration(total)} and wait {duration(waited)}"
-        f" of the {duration(reader.span_us)} of {which}",
+        f"{counted(len(steps), 'step')}: {duration(total)} of work and {duration(waited)} of waiting, "
+        f"of the {duration(reader.span_us)} of {which}",
         *_most(_by(facts.kinds, ops, counts, times), total, "kind"),
     ]
     if not whole:
-        verdict.append(f"the path is longer: only its last {len(steps)} steps were followed")
+        verdict.append(
+            f"the path is longer: the report ends after {counted(len(steps), 'step')} from its end"
+        )
     note = "because of: a producer's data or order, or the thread's previous operation; waited: since its end"
     return Report(
         "critical-path",

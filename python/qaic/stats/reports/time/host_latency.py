@@ -82,7 +82,7 @@ class HostLatencies:
                 continue
             if len(cells) != len(names):
                 raise StatsError(
-                    f"{source}: line {number} has {len(cells)} columns, expected {len(names)}",
+                    f"{source}: line {number} has {counted(len(cells), 'column')}, expected {len(names)}",
                     code="stats.latency_format",
                 )
             rows.append([_number(cell, source, number) for cell in cells])

@@ -9,7 +9,7 @@ import numpy as np
 from qaic.report import Cell, Column, Report, Table, columns_of
 from qaic.stats.reports.capture import Capture, median, median_rows
 from qaic.stats.reports.capture.groups import own_time_us, share
-from qaic.support.text import duration
+from qaic.support.text import counted, duration
 
 #: largest number of listed operations
 _MOST: Final = 200
@@ -103,8 +103,8 @@ def overhead(capture: Capture) -> Report:
     if known.floor_us is not None:
         rows, part = _at_floor(capture, known.floor_us)
         verdict.append(
-            f"{len(rows)} operations take no longer than measuring an operation, {duration(known.floor_us)},"
-            f" and take {part:.1f} % of the time: their times are not reliable"
+            f"{counted(len(rows), 'operation')}, with {part:.1f} % of the time: no longer than measuring an "
+            f"operation, {duration(known.floor_us)}, so such times are not reliable"
         )
         estimated = frozenset(range(min(len(rows), _MOST)))
         tables.append(

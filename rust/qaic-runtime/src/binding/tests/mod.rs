@@ -278,7 +278,7 @@ fn what_does_not_fit_is_refused_before_the_device_is_asked() {
         let error = rig.run().unwrap_err();
         assert_eq!(error.code(), "call.argument");
         assert!(
-            error.to_string().contains("2 inputs and 1 outputs are bound; the program has 1 and 1"),
+            error.to_string().contains("found 2 bound inputs and 1 bound output, expected 1 and 1"),
             "{error}"
         );
         assert_eq!(rig.asked(), []);

@@ -50,7 +50,7 @@ impl BufferObject {
             let mapping = uninterrupted(|| file.map(offset, bytes)).map_err(|errno| failed("mmap", errno))?;
             if mapping.len() < bytes {
                 return Err(RuntimeError::internal(format!(
-                    "{} bytes of a buffer object of {bytes} were mapped",
+                    "the driver mapped {} bytes of a buffer object of {bytes}",
                     mapping.len()
                 )));
             }

@@ -168,11 +168,11 @@ mod tests {
         assert_eq!(refusal.code(), "device.host_memory");
         let text = refusal.to_string();
         assert!(text.contains("needs 484 MiB") && text.contains("at most 300 MiB"), "{text}");
-        assert!(text.contains("2 of 4 activations fit"), "{text}");
+        assert!(text.contains("there is room for 2 of 4 activations"), "{text}");
         assert!(check(MemoryLimit::Any, 4).is_ok());
         assert!(check(MemoryLimit::Bytes(484 * MIB), 4).is_ok());
         let text = check(MemoryLimit::Bytes(100 * MIB), 1).unwrap_err().to_string();
-        assert!(text.contains("no activation fits"), "{text}");
+        assert!(text.contains("there is room for no activation"), "{text}");
         // Without memory figures, no program is refused.
         assert!(MemoryLimit::Free.check(&plan, 1000, Path::new("/does/not/exist")).is_ok());
     }
