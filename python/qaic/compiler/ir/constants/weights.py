@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from qaic.compiler.diagnostics.messages import changed, refuse
+from qaic.errors import CompileError
 
 if TYPE_CHECKING:
     import onnx
-
-    from qaic.errors import CompileError
 
 #: bytes per piece; a multiple of every element size, small enough to stay in a core's second-level cache
 CHUNK: Final = 1 << 17
