@@ -135,7 +135,7 @@ class FileRange:
             yield buffer[:got]
             done += got
 
-    def ended(self) -> CompileError:
+    def ended(self) -> "CompileError":
         """Build the exception for a file that has become shorter than the payload."""
         size = os.fstat(self.file.fd).st_size
         return changed(
