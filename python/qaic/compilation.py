@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from qaic.options.keywords import CompileKeywords
 from qaic.options.signature import function_with_options
 from qaic.options.table import find, merge, nearest_name
 from qaic.qpc import DataType, Qpc
-from qaic.support.atomic_io import write_replacing
+from qaic.support.atomic_io import copy_replacing
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def compile(  # noqa: A001  # its name in the package: `qaic.compile`
             path = compile_resolved(content, resolved)
             if target is not None:
                 # The file is copied and not linked, because an edit of the file must not change the cache.
-                write_replacing(target, lambda aside: shutil.copyfile(path, aside))
+                copy_replacing(path, target)
             qpc = Qpc(path if target is None else target)
             if request.is_aic and "convert_to_fp16" not in resolved.set_compile:
                 _hint_about_fp16(qpc)

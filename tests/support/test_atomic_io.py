@@ -13,7 +13,7 @@ import pytest
 
 from child_process import WATCHDOG_S, started
 from qaic.support import atomic_io
-from qaic.support.atomic_io import replace_bytes, work_folder, write_replacing
+from qaic.support.atomic_io import copy_replacing, replace_bytes, work_folder, write_replacing
 from qaic.support.open_regular import read_regular
 
 
@@ -40,6 +40,17 @@ def test_a_failure_leaves_what_was_there(tmp_path, before):
     with pytest.raises(KeyboardInterrupt):
         write_replacing(path, write)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+@pytest.mark.parametrize("size", [0, 5, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])
+def test_a_file_is_replaced_by_a_copy(tmp_path, size):
+    source, path = tmp_path / "source", tmp_path / "copy"
+    source.write_bytes(os.urandom(size))
+    path.write_bytes(b"before")
+    copy_replacing(source, path)
+    assert path.read_bytes() == source.read_bytes()
+    assert not path.samefile(source)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"source", "copy"}
 
 
 def test_the_error_is_that_of_writing(tmp_path):

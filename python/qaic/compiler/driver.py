@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from qaic.compiler.output_folder import check_container, writable_folder
 from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.table import CompileOptions, effective_options, recorded_only
-from qaic.support.atomic_io import write_replacing
+from qaic.support.atomic_io import copy_replacing, write_replacing
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def compile_model(
             return path
         target = folder / QPC_FILE_NAME
         # A link would let an edit of the copy change the cache.
-        write_replacing(target, lambda temporary: shutil.copyfile(path, temporary))
+        copy_replacing(path, target)
     return target
 
 

@@ -21,6 +21,8 @@ _PREFIX: Final = ".openqaic-"
 _SUFFIX: Final = ".tmp"
 #: number of work folders with fixed names; processes reuse the folders of killed processes
 _NUMBERED: Final = 8
+#: bytes that are copied at a time; the system keeps such a block of a file in one large page
+_BLOCK_BYTES: Final = 2 << 20
 
 
 def is_work_folder(name: str) -> bool:
@@ -119,6 +121,16 @@ def _remove_abandoned(path: Path) -> bool:
         for handle in held:
             os.close(handle)
     return is_abandoned
+
+
+def copy_replacing(source: Path, path: Path) -> None:
+    """Copy a file aside and rename the copy to `path`, as :func:`write_replacing` does. Blocking."""
+
+    def write(aside: Path) -> None:
+        with source.open("rb", buffering=0) as read, aside.open("wb") as written:
+            shutil.copyfileobj(read, written, _BLOCK_BYTES)
+
+    write_replacing(path, write)
 
 
 def write_replacing(path: Path, write: Callable[[Path], object], *, work_parent: Path | None = None) -> None:
