@@ -3,6 +3,7 @@
 python benches/report.py                    everything, ten to twenty minutes on an idle machine
 python benches/report.py --quick            a short run, to standard output
 python benches/report.py --only run import  some groups, to standard output
+python benches/report.py --again run import  some groups, in place of their sections in the page
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from python import (
 )
 from python.harness import criterion, machine, models, rust_rows
 from python.harness.effort import FULL, QUICK
-from python.harness.row import HEADER, Row, table
+from python.harness.row import HEADER, MET, MISSED, Row, table
 from python.harness.worker import measure
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="short, rough, to standard output")
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), help="these groups, to standard output")
+    parser.add_argument("--again", nargs="+", choices=list(GROUPS), help="these groups, into the page")
     parser.add_argument("--output", type=Path, help="write there instead")
     parser.add_argument("--measure", nargs=2, metavar=("NAME", "JSON"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -234,19 +236,47 @@ def main() -> None:
         name, given = arguments.measure
         print("\n" + json.dumps(MEASUREMENTS[name](**json.loads(given))))
         return
-    text = "\n".join(report(QUICK if arguments.quick else FULL, arguments.only or list(GROUPS))) + "\n"
-    target = arguments.output or (None if arguments.quick or arguments.only else TARGET)
+    effort = QUICK if arguments.quick else FULL
+    groups = arguments.again or arguments.only or list(GROUPS)
+    facts = machine.facts()
+    sections: dict[str, list[str]] = {}
+    if arguments.again:
+        before, sections = parts(TARGET.read_text().splitlines())
+        facts = with_again(before, dict(facts), groups)
+    sections |= measured(effort, groups)
+    text = "\n".join(report(effort, [] if arguments.again else groups, facts, sections)) + "\n"
+    is_page = arguments.again or not (arguments.quick or arguments.only)
+    target = arguments.output or (TARGET if is_page else None)
     if target is None:
         print(text, end="")
     else:
         target.write_text(text)
 
 
-def report(effort: Effort, groups: list[str]) -> Iterator[str]:
-    """Measure and write."""
-    facts = machine.facts()
-    sections: list[str] = []
-    judged: list[tuple[str, Row]] = []
+def parts(page: list[str]) -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
+    """Return the facts of a page, and the lines of each section by heading."""
+    starts = [at for at, line in enumerate(page) if line.startswith("## ")]
+    rows = (line.strip("| ").partition(" | ") for line in page[: starts[0]] if line.startswith("| "))
+    facts = [(name, value) for name, _, value in rows if name]
+    ends = [start - 1 for start in starts[1:]] + [len(page)]
+    bounds = zip(starts, ends, strict=True)
+    return facts, {page[at].removeprefix("## "): page[at - 1 : end] for at, end in bounds}
+
+
+def with_again(
+    before: list[tuple[str, str]], now: dict[str, str], groups: list[str]
+) -> list[tuple[str, str]]:
+    """Add the facts of a second measurement of some groups, which must be on the same machine."""
+    for name, value in before:
+        if name in {"CPU", "memory", "Python", "onnxruntime"} and now[name] != value:
+            sys.exit(f"{name}: found {now[name]}, the page has {value}; measure all groups")
+    state = ", ".join(f"{name} {now[name]}" for name in ("date", "commit", "load average before"))
+    return [*before, ("measured again", f"{', '.join(groups)}: {state}")]
+
+
+def measured(effort: Effort, groups: list[str]) -> dict[str, list[str]]:
+    """Measure, and return the lines of each section by heading."""
+    sections: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="openqaic-bench-") as folder:
         for name in models.NAMES:
             models.load(name, Path(folder))
@@ -261,14 +291,13 @@ def report(effort: Effort, groups: list[str]) -> Iterator[str]:
                 continue
             print(f"measuring: {group}", file=sys.stderr)
             rows = list(measure_group(group, folder, effort, rust))
-            judged += [(heading, row) for row in rows if row.met is not None]
-            sections += ["", f"## {heading}", "", note, ""]
+            lines = ["", f"## {heading}", "", note, ""]
             if rows:
-                sections += table(HEADER, [row.cells() for row in rows])
+                lines += table(HEADER, [row.cells() for row in rows])
             for header, cells in extra_tables(group, rust, folder, counts):
-                sections += ["", *table(header, cells)]
-    yield from introduction(effort, groups, facts, judged)
-    yield from sections
+                lines += ["", *table(header, cells)]
+            sections[heading] = lines
+    return sections
 
 
 def measure_group(
@@ -340,42 +369,49 @@ def extra_tables(
             yield rust_rows.calibration_table(rust)
 
 
-def introduction(
-    effort: Effort, groups: list[str], facts: list[tuple[str, str]], judged: list[tuple[str, Row]]
-) -> Iterator[str]:
-    """Yield the head of the report: environment, explanation, and missed budgets."""
+def report(
+    effort: Effort, groups: list[str], facts: list[tuple[str, str]], sections: dict[str, list[str]]
+) -> list[str]:
+    """Return the lines of the report: environment, explanation, missed budgets, and sections.
+
+    `groups` is empty if this run replaces sections of a page of all groups.
+    """
     command = "make bench"
-    if effort.quick or groups != list(GROUPS):
+    if effort.quick or groups not in ([], list(GROUPS)):
         options = ["--quick"] if effort.quick else []
         options += ["--only", *groups] if groups != list(GROUPS) else []
         command = " ".join(["python", "benches/report.py", *options])
-    yield "# Performance"
-    yield ""
-    yield (
-        f"`{command}` writes this page; do not edit it. The figures hold for this machine and these versions:"
-    )
-    yield ""
-    yield from table(["", ""], [[name, value] for name, value in facts])
-    yield ""
-    yield (
+    lines = [
+        "# Performance",
+        "",
+        f"`{command}` writes this page; do not edit it. "
+        "The figures hold for this machine and these versions:",
+        "",
+        *table(["", ""], [[name, value] for name, value in facts]),
+        "",
         "Each figure is a median with [minimum - maximum]. Both sides of a row were measured alternately "
         "(A B A B ...) in one run with the garbage collector off. The number of measurements is "
         f"{effort.batches} batches for calls, {effort.processes} for new processes, and {effort.imports} for "
         "imports. A ratio is the median of the ratios of neighboring batches: openqaic divided by the other "
-        "side. The figures for Rust come from criterion. A budget is met if the median meets it."
-    )
+        "side. The figures for Rust come from criterion. A budget is met if the median meets it.",
+    ]
     if effort.quick:
-        yield ""
-        yield "**This was a quick run: its figures are not reliable.**"
-    missed = [(heading, row) for heading, row in judged if not row.met]
-    yield ""
-    yield f"{len(judged) - len(missed)} of {len(judged)} budgets are met."
+        lines += ["", "**This was a quick run: its figures are not reliable.**"]
+    judged = [
+        (heading, line.strip("| ").split(" | "))
+        for heading, _ in GROUPS.values()
+        for line in sections.get(heading, [])
+        if line.startswith("| ") and line.rstrip("| ").endswith((MET, MISSED))
+    ]
+    missed = [(heading, cells) for heading, cells in judged if cells[-1] == MISSED]
+    lines += ["", f"{len(judged) - len(missed)} of {len(judged)} budgets are met."]
     if missed:
-        yield "These budgets are missed:"
-        yield ""
-        for heading, row in missed:
-            found = row.judged or row.ratio or row.ours
-            yield f"* {heading}, {row.what}: {found}, budget {row.budget}"
+        lines += ["These budgets are missed:", ""]
+    for heading, (what, ours, _, ratio, budget, _) in missed:
+        lines.append(f"* {heading}, {what}: {ratio or ours}, budget {budget}")
+    for heading, _ in GROUPS.values():
+        lines += sections.get(heading, [])
+    return lines
 
 
 if __name__ == "__main__":

@@ -92,6 +92,5 @@ def view_rows(effort: Effort) -> Iterator[Row]:
         ratio=ratios(results["copy"], results["columns"]),
         budget=">= 20 GB/s or 0.8 x the copy",
         met=columns.median >= needed,
-        judged=columns,
     )
     yield Row(f"check every record: {title}", spreads["check"])

@@ -1,4 +1,4 @@
-"""The limits of decoders in the performance report match the measured table."""
+"""The performance report can be read again, and its limits of decoders match the measured table."""
 
 import re
 import subprocess
@@ -36,3 +36,18 @@ def test_report_has_the_limits_of_the_measured_table():
         assert float(row[5]) / float(row[6]) == pytest.approx(float(of[11]) / float(of[12]), rel=0.03)
         assert row[3:6] + row[7:] == [of[4], of[9], of[10], of[13]]
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC, commit", done.stdout)
+
+
+AGAIN = """
+import report
+page = report.TARGET.read_text().splitlines()
+facts, sections = report.parts(page)
+print("\\n".join(report.report(report.FULL, [], facts, sections)))
+"""
+
+
+def test_a_page_is_written_from_its_parts():
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN], cwd=ROOT / "benches", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (ROOT / "docs" / "performance.md").read_text()

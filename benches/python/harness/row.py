@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from .spread import Spread
 
 
+MET, MISSED = "met", "**missed**"
+
+
 @dataclass(frozen=True)
 class Row:
     """A measurement, the values that it is compared with, and its budget."""
@@ -21,13 +24,11 @@ class Row:
     ratio: Spread | None = None
     budget: str = ""
     met: bool | None = None
-    #: Value that the budget limits, if it is neither the ratio nor the figure itself.
-    judged: Spread | None = None
 
     @property
     def verdict(self) -> str:
         """Return a word that states whether the median meets the budget."""
-        return {None: "", True: "met", False: "**missed**"}[self.met]
+        return {None: "", True: MET, False: MISSED}[self.met]
 
     def cells(self) -> list[str]:
         """Return the cells of the report's table."""
