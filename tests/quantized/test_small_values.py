@@ -15,6 +15,7 @@ from qaic.compiler.diagnostics.messages import recorded
 
 node = helper.make_node
 SHAPE = (1, 4, 6, 6)
+PER_CHANNEL = {"convert_to_quantize": True, "enable_channelwise": True, "enable_rowwise": True}
 
 
 def compiled(nodes, constants, seed=0):
@@ -330,6 +331,37 @@ def test_phases_keep_their_digits(reader):
     assert sqnr(*compiled(nodes, constants)) > 20
 
 
+#: Nodes from quotients "d" to integers "y", as exporters write divisions of integers.
+ROUNDED = {
+    "Cast": [node("Cast", ["d"], ["y"], to=TensorProto.INT64)],
+    **{
+        kind: [node(kind, ["d"], ["f"]), node("Cast", ["f"], ["y"], to=TensorProto.INT64)]
+        for kind in ("Ceil", "Floor", "Round")
+    },
+    "toward zero": [
+        *(node("Abs", ["d"], ["a"]), node("Floor", ["a"], ["f"]), node("Sign", ["d"], ["s"])),
+        *(node("Mul", ["f", "s"], ["m"]), node("Cast", ["m"], ["y"], to=TensorProto.INT64)),
+    ],
+    "shifted": [
+        *(node("Sub", ["d", "half"], ["h"]), node("Add", ["h", "d"], ["t"]), node("Ceil", ["t"], ["f"])),
+        node("Cast", ["f"], ["y"], to=TensorProto.INT32),
+    ],
+}
+
+
+@given(kind=st.sampled_from(sorted(ROUNDED)), divisor=st.integers(1, 9), seed=st.integers(0, 100))
+def test_integers_that_a_model_computes_in_floating_point_are_exact(kind, divisor, seed):
+    """Detectors divide the indices of the best scores by the number of classes."""
+    nodes = [node("Cast", ["x"], ["g"], to=1), node("Div", ["g", "divisor"], ["d"]), *ROUNDED[kind]]
+    constants = [("divisor", np.float32(divisor)), ("half", np.float32(0.5))]
+    result = TensorProto.INT32 if kind == "shifted" else TensorProto.INT64
+    inputs = [info("x", [40], TensorProto.INT64)]
+    model = model_of(nodes, inputs, [info("y", [40], result)], constants)
+    feeds = {"x": np.random.default_rng(seed).integers(-99, 100, 40)}
+    with qaic.Session(model, calibration_data=[feeds], **PER_CHANNEL) as session:
+        np.testing.assert_array_equal(session.run(feeds)["y"], run(model, feeds)["y"])
+
+
 def test_a_product_that_reads_unlike_values_is_named(caplog):
     nodes = [*PARTS, *JOINED["Where"], node("Conv", ["c", "k"], ["y"])]
     with caplog.at_level(logging.WARNING, "qaic"):
@@ -381,7 +413,6 @@ def equalized(kind, origin, spread, rng):
 
 KINDS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "depthwise Conv", "depthwise ConvTranspose"]
 ORIGINS = ["input", "product", "LeakyRelu", "MaxPool"]
-PER_CHANNEL = {"convert_to_quantize": True, "enable_channelwise": True, "enable_rowwise": True}
 
 
 def compiled_with(model, feeds, **more):

@@ -15,7 +15,7 @@ import onnx
 
 from qaic.compiler.diagnostics.messages import listing, warn
 from qaic.compiler.ir.constants.in_graph import read_array
-from qaic.compiler.ir.elem_types import FLOAT, NARROW_FLOATS, OF_NUMPY
+from qaic.compiler.ir.elem_types import FLOAT, NARROW_FLOATS, OF_NUMPY, TABLE
 from qaic.compiler.ir.graph_walk import attribute_of, behind, node_key, producers, standard
 from qaic.compiler.ir.precision import INTEGERS, FloatReason, selected_inputs
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group, quantizable, results
@@ -53,6 +53,11 @@ _PROPORTIONAL: Final = VALUE_PRESERVING | {
     *("HardSwish", "Identity", "LeakyRelu", "Max", "Min", "Mish", "Mul", "PRelu", "Pow", "ReduceMax"),
     *("ReduceMean", "ReduceSum", "Relu", "Selu", "Sqrt"),
 }
+
+#: operators that round, so that each step of their operand may change an integer
+_ROUNDING: Final = ("Ceil", "Floor", "Round")
+_INTEGER_TYPES: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
+_ELEMENTWISE: Final = _PROPORTIONAL | {"Div", "Neg", "Sub"}
 
 
 class SmallValues:
@@ -308,20 +313,24 @@ class SmallValues:
                 pending.extend(maker.input)
 
     def _keep_phase(self, node: onnx.NodeProto) -> None:
-        """Keep the producers of a sine's or exponential function's operand if its steps would be large."""
-        if not standard(node, *_ABSOLUTE) or self._group_of[node_key(node)].function:
+        """Keep the producers of an operand whose steps change the result by more than their size."""
+        is_rounding = _is_rounding(node)
+        if not is_rounding and (not standard(node, *_ABSOLUTE) or self._group_of[node_key(node)].function):
             return
+        passing = _ELEMENTWISE if is_rounding else _PROPORTIONAL
         pending, seen = [node.input[0]], set[str]()
         while pending:
             name = pending.pop()
             maker = self._makers.get(name)
+            if maker is None or name in seen:
+                continue
             is_coarse = self._parameters.profiled(name) and self._step(name) > _LARGEST_STEP
-            if maker is None or name in seen or not is_coarse:
+            if maker.op_type not in passing if is_rounding else not is_coarse:
                 continue
             seen.add(name)
             self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
             self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
-            if maker.op_type in _PROPORTIONAL:
+            if maker.op_type in passing:
                 pending.extend(maker.input)
 
     def _is_root(self, node: onnx.NodeProto) -> bool:
@@ -372,6 +381,13 @@ class SmallValues:
             return 0.0
         params = self._parameters.of_range(name, self._precision)
         return params.scale * (params.limits[1] - params.limits[0])
+
+
+def _is_rounding(node: onnx.NodeProto) -> bool:
+    """Return True if a node makes integers of floats."""
+    return standard(node, *_ROUNDING) or (
+        standard(node, "Cast") and attribute_of(node, "to", 0) in _INTEGER_TYPES
+    )
 
 
 def _channels(node: onnx.NodeProto, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
