@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use qaic_kmd::abi::ExecuteEntry;
-use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo, Telemetry};
+use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Ioctl, Kmd, NodeInfo};
 use qaic_mem::Mapping;
 
 /// A kernel with one card, and its recorded calls.
@@ -82,14 +82,6 @@ impl Kmd for Tap {
 
     fn events(&self) -> Result<Box<dyn EventSource>, Errno> {
         self.inner.events()
-    }
-
-    fn telemetry(&self, node: &NodeInfo) -> Telemetry {
-        self.inner.telemetry(node)
-    }
-
-    fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
-        self.inner.reset(node)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -15,7 +15,11 @@ macro_rules! settings {
     }) => {
         $(#[$of_struct])*
         pub struct $name {
-            $($(#[$of_field])* pub $field: $type,)*
+            $(
+                #[allow(missing_docs)] // of fields whose names say what they are
+                $(#[$of_field])*
+                pub $field: $type,
+            )*
         }
 
         impl Default for $name {

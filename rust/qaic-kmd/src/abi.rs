@@ -1,7 +1,7 @@
 //! Structures and numbers of the driver's system calls.
 //!
 //! Offsets and sizes are those of x86-64 and AArch64, and are checked at compile time. No structure has hidden
-//! padding, so that each can be sent as its bytes.
+//! padding, so that each can be sent as its bytes. Fields named `pad` are zero.
 
 use std::mem::{offset_of, size_of};
 
@@ -88,15 +88,12 @@ wire! {
         size: u64,
         /// Handle, written by the call.
         handle: u32,
-        /// Zero.
         pad: u32,
     }
 
     /// Argument of [`Request::MmapBo`].
     pub struct MmapBo: 16 {
-        /// Handle.
         handle: u32,
-        /// Zero.
         pad: u32,
         /// Offset for mmap, written by the call.
         offset: u64,
@@ -114,7 +111,6 @@ wire! {
         cmd: u8,
         /// [`SEM_OUT_SYNC_FENCE`], [`SEM_IN_SYNC_FENCE`].
         flags: u8,
-        /// Zero.
         pad: u16,
     }
 }
@@ -128,31 +124,23 @@ wire! {
     pub struct AttachSliceEntry: 72 {
         /// Number of bytes; 0 transfers no data, but still executes the semaphore operations and the doorbell.
         size: u64,
-        /// Semaphore operations.
         sems: [Sem; 4],
-        /// Address in the device.
         dev_addr: u64,
-        /// Address of the doorbell.
         db_addr: u64,
         /// Value to write to the doorbell.
         db_data: u32,
         /// Size of the value in bits: 0 (no doorbell), 8, 16 or 32.
         db_len: u32,
-        /// Offset in the buffer object.
         offset: u64,
     }
 
     /// First part of [`AttachSlice`].
     pub(crate) struct AttachSliceHdr: 24 {
-        /// Entries.
         count: u32,
-        /// Channel.
         dbc_id: u32,
-        /// Handle.
         handle: u32,
         /// [`DIR_TO_DEVICE`] or [`DIR_FROM_DEVICE`].
         dir: u32,
-        /// Bytes of the buffer object.
         size: u64,
     }
 
@@ -166,7 +154,6 @@ wire! {
 
     /// One buffer object of [`Request::ExecuteBo`].
     pub struct ExecuteEntry: 8 {
-        /// Handle.
         handle: u32,
         /// Direction; the kernel does not read it.
         dir: u32,
@@ -174,7 +161,6 @@ wire! {
 
     /// One buffer object of [`Request::PartialExecuteBo`].
     pub struct PartialExecuteEntry: 16 {
-        /// Handle.
         handle: u32,
         /// Direction; the kernel does not read it.
         dir: u32,
@@ -185,9 +171,7 @@ wire! {
 
     /// Argument of both execute calls.
     pub(crate) struct Execute: 16 {
-        /// Entries.
         count: u32,
-        /// Channel.
         dbc_id: u32,
         /// Address of the entries.
         data: Volatile<u64>,
@@ -195,23 +179,17 @@ wire! {
 
     /// Argument of [`Request::WaitBo`].
     pub struct Wait: 16 {
-        /// Handle.
         handle: u32,
         /// Milliseconds; 0 is the kernel's default, 5000.
         timeout: u32,
-        /// Channel.
         dbc_id: u32,
-        /// Zero.
         pad: u32,
     }
 
     /// Argument of [`Request::PerfStatsBo`].
     pub(crate) struct PerfStats: 16 {
-        /// Entries.
         count: u16,
-        /// Zero.
         pad: u16,
-        /// Channel.
         dbc_id: u32,
         /// Address of the entries.
         data: Volatile<u64>,
@@ -219,7 +197,6 @@ wire! {
 
     /// Statistics of one buffer object's last execution.
     pub struct PerfStatsEntry: 24 {
-        /// Handle.
         handle: u32,
         /// Number of elements in the ring before this buffer object, including those of earlier buffer objects in the
         /// same call.
@@ -230,57 +207,41 @@ wire! {
         submit_latency_us: u32,
         /// Time from the doorbell to the handling of the completion; 0 before it.
         device_latency_us: u32,
-        /// Zero.
         pad: u32,
     }
 
     /// Argument of [`Request::DetachSliceBo`].
     pub struct DetachSlice: 8 {
-        /// Handle.
         handle: u32,
-        /// Zero.
         pad: u32,
     }
 
     /// Argument of [`Request::GemClose`].
     pub struct GemClose: 8 {
-        /// Handle.
         handle: u32,
-        /// Zero.
         pad: u32,
     }
 
-    /// Argument of [`Request::Version`].
+    /// Argument of [`Request::Version`]. The call writes the version and three texts. Each length is the size of the
+    /// text's buffer; after the call, it is the length of the text.
     pub struct DrmVersion: 64 {
-        /// Version of the driver, written by the call.
         major: i32,
-        /// Version of the driver, written by the call.
         minor: i32,
-        /// Version of the driver, written by the call.
         patchlevel: i32,
-        /// Zero.
         pad: u32,
-        /// Size of the name's buffer; after the call, length of the name.
         name_len: u64,
-        /// Address of the buffer.
         name: Volatile<u64>,
-        /// Size of the date's buffer; after the call, length of the date.
         date_len: u64,
-        /// Address of the buffer.
         date: Volatile<u64>,
-        /// Size of the description's buffer; after the call, length of the description.
         desc_len: u64,
-        /// Address of the buffer.
         desc: Volatile<u64>,
     }
 
     /// Argument of both PRIME calls.
     pub(crate) struct Prime: 12 {
-        /// Handle.
         handle: u32,
         /// Flags of the file.
         flags: u32,
-        /// Descriptor.
         fd: Volatile<i32>,
     }
 }

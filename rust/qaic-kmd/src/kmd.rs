@@ -40,10 +40,14 @@ pub trait Kmd: Debug + Send + Sync {
     fn events(&self) -> Result<Box<dyn EventSource>, Errno>;
 
     /// Reads temperature and power of a card; unavailable values are `None`.
-    fn telemetry(&self, node: &NodeInfo) -> Telemetry;
+    fn telemetry(&self, _node: &NodeInfo) -> Telemetry {
+        Telemetry::default()
+    }
 
-    /// Resets a card with everything that is on it.
-    fn reset(&self, node: &NodeInfo) -> Result<(), Errno>;
+    /// Resets a card with everything that is on it. Fails with `EOPNOTSUPP` if the driver does not support resets.
+    fn reset(&self, _node: &NodeInfo) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
 
     /// Returns the clock of the kernel's waits and time limits.
     fn clock(&self) -> Arc<dyn Clock>;
@@ -189,14 +193,11 @@ pub struct NodeInfo {
 
 /// Address on the PCI bus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[allow(missing_docs)] // names of the PCI bus
 pub struct PciAddress {
-    /// Domain.
     pub domain: u16,
-    /// Bus.
     pub bus: u8,
-    /// Device.
     pub device: u8,
-    /// Function.
     pub function: u8,
 }
 
@@ -208,16 +209,12 @@ impl std::fmt::Display for PciAddress {
 
 /// Facts of the PCI bus about a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // of fields whose names say what they are
 pub struct PciInfo {
-    /// Vendor id.
     pub vendor_id: u16,
-    /// Device id.
     pub device_id: u16,
-    /// Name of the class.
     pub class_name: String,
-    /// Name of the vendor.
     pub vendor_name: String,
-    /// Name of the device.
     pub device_name: String,
     /// Code of the highest link speed: 1 to 6 are 2.5, 5, 8, 16, 32, 64 GT/s; 0 unknown.
     pub max_link_speed: u32,
@@ -227,9 +224,7 @@ pub struct PciInfo {
     pub current_link_speed: u32,
     /// Number of lanes in use.
     pub current_link_width: u32,
-    /// Address of BAR 2.
     pub bar2_address: u64,
-    /// Address of BAR 4.
     pub bar4_address: u64,
 }
 

@@ -203,7 +203,11 @@ macro_rules! wire {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
         $vis struct $name {
             $(#[doc = concat!("Number of `", $label, "`.")] pub number: u32,)?
-            $($(#[$field_meta])* pub $field: $type,)*
+            $(
+                #[allow(missing_docs)] // of fields whose names say what they are
+                $(#[$field_meta])*
+                pub $field: $type,
+            )*
         }
 
         impl Default for $name {

@@ -22,7 +22,6 @@ messages! {
         2 => selected_set: Option<IoSet>,
         /// Never filled by known runtimes.
         3 => program_name: String,
-        /// DMA buffers.
         4 => dma_buf: Vec<DmaBuf>,
         /// Never filled by known runtimes.
         5 => runtime_constants: Vec<RuntimeConstants>,
@@ -36,7 +35,6 @@ messages! {
 
     /// The bindings at one stage.
     IoSet "IoSet" {
-        /// Stage name.
         1 => name: String,
         /// Inputs, then outputs.
         2 => bindings: Vec<IoBinding>,
@@ -44,7 +42,6 @@ messages! {
 
     /// One binding at one stage.
     IoBinding "IoBinding" {
-        /// Binding name.
         1 => name: String,
         /// Index among inputs, then outputs.
         2 => index: u32,
@@ -53,9 +50,7 @@ messages! {
         3 => dtype: ElementType,
         /// Direction, seen from the device.
         4 => dir: Direction,
-        /// Quantization scale.
         5 => quant_scale: f32,
-        /// Quantization offset.
         6 => quant_offset: i32,
         /// Dimensions in elements.
         7 => dims: Vec<i32>,
@@ -71,9 +66,7 @@ messages! {
 
     /// Location of a tensor in a DMA buffer.
     DmaBufInfo "DmaBufInfo" {
-        /// DMA buffer number.
         1 => dma_buf_index: u32,
-        /// Bytes.
         2 => dma_size: u32,
         /// Byte offset in the tensor.
         3 => io_binding_offset: u32,
@@ -83,9 +76,7 @@ messages! {
 
     /// A DMA buffer.
     DmaBuf "DmaBuf" {
-        /// Number.
         1 => index: u32,
-        /// Bytes.
         2 => size: u32,
         /// Direction, seen from the device.
         3 => dir: Direction,
@@ -93,11 +84,8 @@ messages! {
 
     /// Constants that can be replaced at run time.
     RuntimeConstants "RuntimeConstants" {
-        /// Name.
         1 => name: String,
-        /// Bytes.
         2 => size: u32,
-        /// Byte offset.
         3 => offset: u32,
     }
 }

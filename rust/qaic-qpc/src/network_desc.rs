@@ -20,7 +20,6 @@ messages! {
         1 => major_version: u32,
         /// Minor version, 0 in all known files.
         2 => minor_version: u32,
-        /// Program name.
         3 => network_name: String,
         /// User inputs; the index is the user buffer index.
         4 => inputs: Vec<IoBinding>,
@@ -40,7 +39,6 @@ messages! {
         11 => thread_group_issue_count: u32,
         /// Statistics settings, if the program was compiled with statistics.
         12 => stats: Option<Stats>,
-        /// Names of the thread groups.
         13 => thread_group_names: Vec<String>,
         /// Batch size that the program was compiled for.
         14 => batch_size: i32,
@@ -91,7 +89,6 @@ impl NetworkDesc {
 messages! {
     /// One user tensor, and its transfer to or from its DMA buffer.
     IoBinding "IO binding" {
-        /// Binding name.
         1 => name: String,
         /// Tensor before the transform sequence: the user's tensor for an input, the DMA buffer's for an output.
         2 => io_initial: IoDescriptor,
@@ -108,14 +105,10 @@ messages! {
 
     /// Type, quantization and shape of a tensor.
     IoDescriptor "IO descriptor" {
-        /// Element type.
         #[serde(rename = "type")]
         1 => dtype: ElementType,
-        /// Quantization scale.
         2 => qscale: f32,
-        /// Quantization offset.
         3 => qoffset: i32,
-        /// Dimensions in elements.
         4 => dims: Vec<i32>,
         /// Code of the memory layout; 0 is row-major, other codes are tiled layouts.
         5 => layout: i32,
@@ -136,7 +129,6 @@ open_enum! {
 messages! {
     /// One DMA buffer.
     DmaBuffer "DMA buffer" {
-        /// Size in bytes.
         1 => size: u32,
         /// Direction of the buffer, which is fixed.
         2 => dir: Direction,
@@ -169,16 +161,11 @@ messages! {
     Transform "transform" {
         /// The operation of the step.
         1 => kind: TransformKind,
-        /// Element type of the result.
         #[serde(rename = "type")]
         2 => dtype: ElementType,
-        /// Quantization scale of the result.
         3 => scale: f32,
-        /// Quantization offset of the result.
         4 => offset: i32,
-        /// Dimensions of the result.
         5 => dims: Vec<i32>,
-        /// Layout code of the result.
         6 => layout: i32,
         /// Permutation of a transpose: result dimension `k` is source dimension `shuffle[k]`.
         7 => shuffle: Vec<i32>,
@@ -189,7 +176,6 @@ messages! {
     }
 
     /// Padding of a tiled conversion.
-    #[allow(missing_docs)]
     ConvertToD32 "tiled conversion" {
         1 => padding_val: i32,
         2 => x_pad_begin: i32,
@@ -205,16 +191,13 @@ messages! {
         1 => dir: Direction,
         /// Byte offset of the tensor; for a partial input, offset of its 8-byte slice header.
         2 => offset: u32,
-        /// DMA buffer number.
         3 => buffer_num: u32,
     }
 
     /// Type and shape of one tensor in a combination.
     TensorShape "tensor shape" {
-        /// Element type.
         #[serde(rename = "type")]
         1 => dtype: ElementType,
-        /// Dimensions in elements.
         2 => dims: Vec<i32>,
     }
 
@@ -233,7 +216,6 @@ messages! {
     }
 
     /// One range with a CRC; all sizes are in bytes.
-    #[allow(missing_docs)]
     CrcEntry "CRC entry" {
         1 => dma_buffer_num: u32,
         2 => offset: u32,
@@ -247,7 +229,6 @@ messages! {
     }
 
     /// Statistics settings of the program.
-    #[allow(missing_docs)]
     Stats "stats" {
         /// DMA buffer that holds the statistics.
         1 => buff_num: u32,
@@ -279,7 +260,6 @@ messages! {
     }
 
     /// Description of one operation.
-    #[allow(missing_docs)]
     OpNameKind "operation" {
         1 => name: String,
         2 => kind: String,

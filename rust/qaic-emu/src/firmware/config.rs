@@ -21,7 +21,6 @@ settings! {
         nnc_version: (u16, u16) = (17, 0),
         /// Family, above bit 16, and revision: `0x0002_0000` is a Cloud AI 100, `0x0003_0000` a Cloud AI 200.
         hw_version: u32 = 0x0002_0000,
-        /// Kind of board.
         sku_type: u8 = 2,
         /// Version: major, minor, patch, build. A build of 255 is not displayed.
         fw_version: [u8; 4] = [1, 0, 0, 255],
@@ -33,7 +32,6 @@ settings! {
         image_variant: String = "AIC100.EMU".into(),
         /// Name of the boot loader's image, truncated to 23 bytes.
         sbl_image: String = "emulated card".into(),
-        /// Version of the boot loader's settings.
         pvs_image_version: u32 = 0,
         /// Version of the cores' image: major, minor, patch, build.
         nsp_version: [u8; 4] = [1, 0, 0, 255],
@@ -43,7 +41,6 @@ settings! {
         board_serial: String = "EMU-BOARD-%".into(),
         /// Defective cores, as a bit mask.
         nsp_defects: u64 = 0,
-        /// Resources of the card.
         totals: Totals = Totals::default(),
         /// Clocks and figures of speed.
         performance: Performance = Performance::default(),
@@ -63,13 +60,10 @@ settings! {
     pub struct Totals {
         /// Number of cores, at most 64.
         cores: u32 = 16,
-        /// Multicast ids.
         multicast_ids: u32 = 3072,
-        /// Semaphores.
         semaphores: u32 = 32,
         /// Number of channels, at most 16.
         channels: u32 = 16,
-        /// Memory in bytes.
         ddr_bytes: u64 = 32_692 << 20,
         /// Physical channels of the DMA engine, at most 32.
         #[serde(skip)]
@@ -81,17 +75,11 @@ settings! {
     /// Clocks in Hz, and figures of speed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Performance {
-        /// Clock of the cores.
         nsp_hz: u32 = 825_000_000,
-        /// Clock of the memory.
         ddr_hz: u32 = 2_133_000_000,
-        /// Clock of the network between the cores.
         compute_noc_hz: u32 = 1_450_000_000,
-        /// Clock of the network to the memory.
         memory_noc_hz: u32 = 1_000_000_000,
-        /// Clock of the system's network.
         system_noc_hz: u32 = 667_000_000,
-        /// Operations with 8-bit integers in a second.
         peak_operations_per_second: u64 = 350_000_000_000_000,
         /// Recent memory traffic, in kilobytes per second.
         ddr_kilobytes_per_second: u64 = 0,

@@ -24,125 +24,86 @@ wire! {
         status: NncStatus,
         /// Version of this structure.
         format_version: u8,
-        /// Zero.
         reserved_0: Reserved<7>,
-        /// Version of the firmware.
         fw_major: u8,
-        /// Version of the firmware.
         fw_minor: u8,
-        /// Version of the firmware.
         fw_patch: u8,
         /// Version of the firmware; 255 is not displayed.
         fw_build: u8,
-        /// Text of the firmware's image.
         qc_image_version: Text<38>,
-        /// Text of the firmware's image.
         oem_image_version: Text<38>,
-        /// Text of the firmware's image.
         image_variant: Text<16>,
         /// Version of the hardware; its family is in the upper half.
         hw_version: u32,
         /// Number of the chip.
         serial: Text<16>,
-        /// Number of the board.
         board_serial: Text<32>,
-        /// Version of the compiler.
         compiler_version: u32,
-        /// Total and free resources.
         resources: ResourceInfo,
-        /// Frequencies and bandwidth.
         performance: PerformanceInfo,
-        /// Constants that are loaded.
         num_loaded_consts: u32,
-        /// Constants that activations use.
         num_consts_in_use: u32,
         /// Network images that are loaded.
         num_loaded_nws: u8,
-        /// Network images that are activated.
         num_active_nws: u8,
         /// Metadata version that the card accepts.
         meta_ver_maj: u16,
-        /// Metadata version that the card accepts.
         meta_ver_min: u16,
         /// Version of the commands.
         nnc_major: u16,
-        /// Version of the commands.
         nnc_minor: u16,
         /// Name of the second boot loader's image.
         sbl_image_name: Text<24>,
         /// 1 if a reset would retire bad pages.
         need_reset_to_retire_pages: u8,
-        /// Zero.
         reserved_1: Reserved<1>,
-        /// Version of another image.
         pvs_image_version: u32,
         /// Power groups of cores that are defective.
         nsp_pgmask: u64,
         /// Offset of the device's time.
         qts_time_offset_us: u64,
-        /// Pages that were retired.
         num_retired_pages: u32,
         /// Kind of the board.
         sku_type: u8,
-        /// Number of the chip's complex.
         complex_id: u8,
-        /// Zero.
         reserved_2: Reserved<2>,
-        /// Version of the cores' software.
         nsp_fw_major: u8,
-        /// Version of the cores' software.
         nsp_fw_minor: u8,
-        /// Version of the cores' software.
         nsp_fw_patch: u8,
         /// Version of the cores' software; 255 is not displayed.
         nsp_fw_build: u8,
-        /// Zero.
         reserved_3: Reserved<4>,
-        /// Text of the cores' image.
         nsp_qc_image_version: Text<64>,
-        /// Text of the cores' image.
         nsp_oem_image_version: Text<48>,
-        /// Text of the cores' image.
         nsp_image_variant: Text<48>,
     }
 
     /// Total and free resources of a card or a resource group.
     pub struct ResourceInfo: 40 {
-        /// Memory, in MB.
         dram_total_mb: u32,
-        /// Memory, in MB.
         dram_free_mb: u32,
         /// Fragmentation of the free memory, on an unknown scale.
         fragmentation: u32,
         /// Virtual channels.
         vc_total: u8,
-        /// Virtual channels.
         vc_free: u8,
         /// Cores.
         nsp_total: u8,
-        /// Cores.
         nsp_free: u8,
         /// Multicast ids.
         mcid_total: u32,
-        /// Multicast ids.
         mcid_free: u32,
-        /// Semaphores.
         sem_total: u32,
-        /// Semaphores.
         sem_free: u32,
         /// Physical channels.
         pc_total: u8,
-        /// Physical channels that are reserved.
         pc_reserved: u8,
-        /// Zero.
         reserved: Reserved<6>,
     }
 
     /// Frequencies and bandwidth.
     pub struct PerformanceInfo: 56 {
-        /// Frequency of the cores.
         nsp_hz: u32,
-        /// Clock of the memory.
         ddr_hz: u32,
         /// Clock of the network between the cores.
         compnoc_hz: u32,
@@ -150,13 +111,11 @@ wire! {
         memnoc_hz: u32,
         /// Clock of the system's network.
         sysnoc_hz: u32,
-        /// Zero.
         reserved_0: Reserved<4>,
         /// Peak 8-bit operations per second.
         peak_compute: u64,
         /// Bandwidth, averaged over about the last 100 ms.
         dram_bw_kb_per_s: u64,
-        /// Zero.
         reserved_1: Reserved<16>,
     }
 }

@@ -27,39 +27,32 @@ wire! {
     pub struct LoadElf: 96 = 3 "load_elf" {
         /// Tag of the dma transaction.
         tag: u32,
-        /// Process of the caller.
         process_id: Volatile<u32>,
         /// Checksum of the metadata; 0 if there is none.
         metadata_crc: u32,
-        /// Name.
         name: Text<64>,
         /// Bytes of the image.
         data_length: u64,
         /// Checksum of the metadata in the second form, sent as 0.
         metadata_flatbuffer_crc: u32,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
     /// Frees constants.
     pub struct UnloadConstants: 8 = 5 "unload_constants" {
-        /// Id of the constants.
         constants_id: u32,
     }
 
     /// Frees a network image.
     pub struct UnloadElf: 8 = 7 "unload_elf" {
-        /// Id of the network image.
         elf_id: u32,
     }
 
     /// Assigns cores to images and, with an activate transaction in the same message, a channel.
     pub struct Activate: 48 = 9 "activate" {
-        /// Process of the caller.
         process_id: Volatile<u32>,
         /// Id of the constants; 0 for none.
         constants_id: u32,
-        /// Id of the image.
         elf_id: u32,
         /// Type of reservation: 0.
         reservation_type: u32,
@@ -75,17 +68,14 @@ wire! {
         dma_type: u32,
         /// 1: the data path can be switched.
         opt_support_datapath_switching: u8,
-        /// Zero.
         reserved: Reserved<7>,
     }
 
     /// Releases cores and, with a deactivate transaction in the same message, the channel.
     pub struct Deactivate: 16 = 11 "deactivate" {
-        /// Id of the activation.
         activation_id: u32,
         /// 1: a deactivate transaction follows.
         opt_vc_teardown: u32,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
@@ -93,34 +83,26 @@ wire! {
     pub struct GetStatus: 8 = 13 "status" {
         /// Requested information; 0 means all.
         info_type: u8,
-        /// Zero.
         reserved: Reserved<3>,
     }
 
     /// Announces constants and their sizes. A descriptor of the constants follows; [`LoadConstantsPayload`] commands
     /// transfer their data.
     pub struct LoadConstantsEx: 80 = 15 "load_constants_ex" {
-        /// Process of the caller.
         process_id: Volatile<u32>,
-        /// Name.
         name: Text<64>,
-        /// Bytes of the descriptor.
         descriptor_len: u32,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
     /// Start of a constants descriptor.
     pub struct ConstantsDescriptor: 16 {
-        /// Bytes of the static constants.
         static_size: u64,
-        /// Bytes of the dynamic constants.
         dynamic_size: u64,
     }
 
     /// A part of announced constants, in a dma transaction of the same message.
     pub struct LoadConstantsPayload: 32 = 16 "load_constants_payload" {
-        /// Process of the caller.
         process_id: Volatile<u32>,
         /// Tag of the dma transaction.
         tag: u32,
@@ -134,17 +116,14 @@ wire! {
 
     /// Queries the total and free resources of a group or of the device.
     pub struct GetResourceInfo: 16 = 32 "resource_info" {
-        /// Process of the caller.
         process_id: Volatile<u32>,
         /// Resource group; [`WHOLE_DEVICE`] for the whole device.
         res_grp_id: i32,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
     /// Queries frequencies and bandwidth.
     pub struct GetPerformanceInfo: 8 = 34 "performance_info" {
-        /// Zero.
         reserved: Reserved<4>,
     }
 }

@@ -127,7 +127,6 @@ macro_rules! status_only {
         $(wire! {
             $(#[$meta])*
             pub struct $name: 8 = $number $label {
-                /// Status of the firmware.
                 status: NncStatus,
             }
         })*
@@ -148,28 +147,21 @@ wire! {
     pub struct LoadConstantsReply: 16 = 2 "load_constants_reply" {
         /// Id of the constants; 0 if loading failed.
         constants_id: u32,
-        /// Status of the firmware.
         status: NncStatus,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
     /// Reply to the command that loads a network image.
     pub struct LoadElfReply: 16 = 4 "load_elf_reply" {
-        /// Id of the image.
         elf_id: u32,
-        /// Status of the firmware.
         status: NncStatus,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
     /// Reply to the command that activates. [`Reply::of`] checks only the command's reply;
     /// [`ActivateReply::with_channel`] also checks the channel.
     pub struct ActivateReply: 88 = 10 "activate_reply" {
-        /// Status of the firmware; unless it is success, the other fields have no meaning.
         status: NncStatus,
-        /// Id of the activation.
         activation_id: u32,
         /// Channel, which is the kernel's DBC.
         virtual_channel_id: u32,
@@ -181,7 +173,6 @@ wire! {
         mcid_base: u64,
         /// Address of the multicast windows for DMA commands.
         mcid_base_dma_cmd: u64,
-        /// Kind of DMA.
         dma_type: u32,
         /// Physical channels.
         pc_mask: u32,
@@ -191,15 +182,12 @@ wire! {
         cmd_nsp_polling_info_size: u32,
         /// Value that the cores poll for.
         cmd_nsp_polling_data: u32,
-        /// Doorbell for commands.
         cmd_doorbell_addr: u64,
         /// Code of the doorbell's size: 0 is 32 bits, 1 is 16 bits, 2 is 8 bits, 3 means no doorbell.
         cmd_doorbell_length: u8,
         /// 1 if there is a doorbell.
         cmd_doorbell_valid: u8,
-        /// Mask of the cores.
         nsp_mask: UnalignedU32,
-        /// Zero.
         reserved: Reserved<2>,
     }
 
@@ -207,19 +195,14 @@ wire! {
     pub struct ResourceInfoReply: 56 = 33 "resource_info_reply" {
         /// Resource group; -1 for the device.
         res_grp_id: i32,
-        /// Total and free resources.
         resources: ResourceInfo,
-        /// Status of the firmware.
         status: NncStatus,
-        /// Zero.
         reserved: Reserved<4>,
     }
 
     /// Reply to the query for frequencies.
     pub struct PerformanceInfoReply: 64 = 35 "performance_info_reply" {
-        /// Status of the firmware.
         status: NncStatus,
-        /// The frequencies.
         performance: PerformanceInfo,
     }
 }

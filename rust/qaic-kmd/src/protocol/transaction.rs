@@ -65,7 +65,6 @@ impl TransactionKind {
 wire! {
     /// Type and length of a transaction.
     pub struct Header: 8 {
-        /// Type of the transaction.
         kind: u32,
         /// Bytes of the transaction, including this header.
         len: u32,
@@ -73,13 +72,10 @@ wire! {
 
     /// Memory that the card fetches for the command with the same tag.
     pub struct Dma: 24 {
-        /// Tag.
         tag: u32,
         /// Padding that the kernel does not read; the open runtime uses it as a counter.
         pad: u32,
-        /// Address of the memory.
         addr: Volatile<u64>,
-        /// Size of the memory in bytes.
         size: u64,
     }
 
@@ -91,15 +87,12 @@ wire! {
         eventfd: Volatile<i32>,
         /// Options, which no kernel defines.
         options: u32,
-        /// Zero.
         pad: u32,
     }
 
     /// Releases a channel, together with the deactivation in the same message.
     pub struct TearDownChannel: 8 {
-        /// The channel.
         dbc_id: u32,
-        /// Zero.
         pad: u32,
     }
 
@@ -107,9 +100,7 @@ wire! {
     pub struct ChannelReply: 16 {
         /// Status; if it is not 0, there is no channel.
         status: u32,
-        /// The channel.
         dbc_id: u32,
-        /// Options.
         options: u64,
     }
 
@@ -117,7 +108,6 @@ wire! {
     pub struct Features: 16 {
         /// Version of the transactions.
         major: u16,
-        /// Version of the transactions.
         minor: u16,
         /// Status; if it is not 0, the query was refused.
         status: u32,

@@ -14,6 +14,7 @@ macro_rules! messages {
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
             $(
+                #[allow(missing_docs)] // of fields whose names say what they are
                 $(#[$of_field])*
                 #[serde(skip_serializing_if = "crate::wire::field::is_default")]
                 pub $field: $type,

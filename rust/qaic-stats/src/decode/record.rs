@@ -187,7 +187,11 @@ macro_rules! record {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name {
-            $($(#[$field_doc])* pub $field: $type,)*
+            $(
+                #[allow(missing_docs)] // of fields whose names say what they are
+                $(#[$field_doc])*
+                pub $field: $type,
+            )*
         }
 
         impl $name {
@@ -240,11 +244,9 @@ bitflags! {
 record! {
     /// Measurements of one core.
     Core, 64 bytes, {
-        /// Number of the core.
         core: u16 = 0,
         /// Device of the program, in program order.
         slice: u16 = 2,
-        /// Flags of the values.
         flags: CoreFlags = 4,
         /// First tick of the inference on this core.
         start_u: u64 = 8,
@@ -252,9 +254,7 @@ record! {
         end_u: u64 = 16,
         /// Processor cycles in between.
         pcycles: u64 = 24,
-        /// Bytes read from DDR.
         ddr_read_bytes: u64 = 32,
-        /// Bytes written to DDR.
         ddr_write_bytes: u64 = 40,
         /// Bytes received by multicast.
         mc_read_bytes: u64 = 48,
@@ -289,13 +289,10 @@ codes! {
 record! {
     /// Measurements of one thread of a core.
     Thread, 64 bytes, {
-        /// Number of the core.
         core: u16 = 0,
-        /// Number of the thread.
         thread: u8 = 2,
         /// [`EngineKind`].
         engine: u8 = 3,
-        /// Flags of the values.
         flags: ThreadFlags = 4,
         /// First tick of the inference on this thread.
         start_u: u64 = 8,
@@ -326,9 +323,7 @@ impl Port {
 record! {
     /// Wait of a thread for an input or output port.
     Port, 32 bytes, {
-        /// Number of the core.
         core: u16 = 0,
-        /// Number of the thread.
         thread: u8 = 2,
         /// [`Port::IN`] or [`Port::OUT`].
         direction: u8 = 3,
@@ -348,11 +343,9 @@ record! {
 record! {
     /// One ring of a pipelined input.
     Ring, 16 bytes, {
-        /// Number of the core.
         core: u16 = 0,
         /// Number of the port.
         port: u16 = 2,
-        /// Number of the ring.
         sequence: u32 = 4,
         /// Tick of the ring.
         ts_u: u64 = 8,
@@ -362,7 +355,6 @@ record! {
 record! {
     /// Events of the PMU values; an unused entry is 0.
     PmuEvents, 32 bytes, {
-        /// Event ids.
         event: [u32; 8] = 0,
     }
 }
@@ -370,15 +362,11 @@ record! {
 record! {
     /// PMU values of one thread.
     Pmu, 80 bytes, {
-        /// Number of the core.
         core: u16 = 0,
-        /// Number of the thread.
         thread: u8 = 2,
-        /// Number of valid values.
         valid_count: u8 = 3,
         /// Flags of the values: bit i is set if value i wrapped or is saturated.
         flags: u32 = 4,
-        /// Zero.
         reserved: u64 = 8,
         /// Values, in the order of the events.
         value: [u64; 8] = 16,
@@ -425,11 +413,8 @@ record! {
     Op, 48 bytes, {
         /// Number of the operation in the descriptor, unique within its core.
         oc: u32 = 0,
-        /// Number of the core.
         core: u16 = 4,
-        /// Number of the thread.
         thread: u8 = 6,
-        /// Flags of the kind.
         kflags: OpKindFlags = 7,
         /// First tick.
         start_u: u64 = 8,
@@ -439,13 +424,11 @@ record! {
         sync_u: u32 = 20,
         /// Ticks of the wait after the execution.
         barrier_u: u32 = 24,
-        /// Flags of the values.
         flags: OpFlags = 28,
         /// Index of the iteration of a loop or ring.
         iteration as "iter": u16 = 30,
         /// Processor cycles of the execution.
         pcycles: u64 = 32,
-        /// Bytes that the operation wrote.
         out_bytes: u64 = 40,
     }
 }
@@ -455,7 +438,6 @@ record! {
     OpPmu, 72 bytes, {
         /// Index of the operation's record.
         op as "op_index": u32 = 0,
-        /// Zero.
         reserved: u32 = 4,
         /// Values, in the order of the events.
         value: [u64; 8] = 8,

@@ -33,14 +33,6 @@ impl Kmd for Slow {
         Err(Errno::OPNOTSUPP)
     }
 
-    fn telemetry(&self, _: &NodeInfo) -> Telemetry {
-        Telemetry::default()
-    }
-
-    fn reset(&self, _: &NodeInfo) -> Result<(), Errno> {
-        Err(Errno::OPNOTSUPP)
-    }
-
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(VirtualClock::default())
     }

@@ -28,14 +28,6 @@ impl Kmd for Silicon {
         Err(Errno::ACCESS)
     }
 
-    fn telemetry(&self, node: &NodeInfo) -> Telemetry {
-        self.0.telemetry(node)
-    }
-
-    fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
-        self.0.reset(node)
-    }
-
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.clock()
     }

@@ -31,14 +31,6 @@ impl Kmd for Uncounted<Arc<EmuKmd>> {
         self.0.events()
     }
 
-    fn telemetry(&self, node: &NodeInfo) -> Telemetry {
-        self.0.telemetry(node)
-    }
-
-    fn reset(&self, node: &NodeInfo) -> Result<(), Errno> {
-        self.0.reset(node)
-    }
-
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.clock()
     }
