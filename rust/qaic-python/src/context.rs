@@ -9,9 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
 use qaic_runtime::device::cpu::{self, Engine, TrialInput, custom_ops, libraries_of_package};
-use qaic_runtime::device::{
-    Device, DeviceDescription, DeviceKind, RegistryOptions, UserDirectory, named_engine,
-};
+use qaic_runtime::device::{DeviceKind, RegistryOptions, UserDirectory, named_engine};
 use qaic_runtime::process::fork;
 use qaic_runtime::{
     CancellationToken, Context, Deadline, DeviceId, EngineError, ErrorDetail, Image, RuntimeError,
@@ -54,49 +52,48 @@ impl PyContext {
     /// Blocking, without the interpreter lock: queries each card for at most one minute, and the system for cores
     /// that processes share.
     fn devices<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.context.devices.iter().map(|device| describe(py, device)).collect()
+        self.ids().into_iter().map(|id| self.resources(py, id)).collect()
     }
 
     /// Returns the ids of the devices, without querying the devices.
     fn ids(&self) -> Vec<u32> {
-        self.context.devices.iter().map(|device| device.id().0).collect()
+        self.context.device_ids().into_iter().map(|id| id.0).collect()
     }
 
     /// Returns the kind of a device, without querying it: `cpu`, `kmd` or `noop`.
     fn kind(&self, py: Python<'_>, dev_id: u32) -> PyResult<&'static str> {
-        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
-        Ok(device.kind().name())
+        Ok(self.kind_of(py, dev_id)?.name())
     }
 
     /// Returns the facts that a card reports; `None` for a device that is not a card.
     ///
     /// Blocking, without the interpreter lock: queries the firmware for at most one minute.
     fn card<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
-        let facts = py.asking(|| Ok(device.facts()))?;
-        facts.map(|facts| record(py, &facts.record())).transpose()
+        let facts = py.asking(|| self.context.card_facts(DeviceId(dev_id)))?;
+        facts.map(|facts| record(py, &facts)).transpose()
     }
 
     /// Resets a device and discards its programs, including those of other processes.
     ///
     /// Blocking, without the interpreter lock, until the reset has begun.
     fn reset(&self, py: Python<'_>, dev_id: u32) -> PyResult<()> {
-        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
-        py.detached(|_| Ok(device.reset()))?.map_err(|error| from_runtime(py, error))
+        py.detached(|_| self.context.reset_device(DeviceId(dev_id)))
     }
 
     /// Returns the dictionary of one device.
     fn resources<'py>(&self, py: Python<'py>, dev_id: u32) -> PyResult<Bound<'py, PyAny>> {
-        let device = self.context.device(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))?;
-        describe(py, device)
+        let ask = || self.context.describe_device(DeviceId(dev_id));
+        // Only a query of a card can remain unanswered.
+        let is_card = self.kind_of(py, dev_id)? == DeviceKind::Card;
+        let found = if is_card { py.asking(ask)? } else { py.detached(|_| ask())? };
+        record(py, &found)
     }
 }
 
-fn describe<'py>(py: Python<'py>, device: &Arc<dyn Device>) -> PyResult<Bound<'py, PyAny>> {
-    let ask = || Ok(DeviceDescription::of(&**device));
-    // Only a query of a card can remain unanswered.
-    let found = if device.kind() == DeviceKind::Card { py.asking(ask)? } else { py.detached(|_| ask())? };
-    record(py, &found)
+impl PyContext {
+    fn kind_of(&self, py: Python<'_>, dev_id: u32) -> PyResult<DeviceKind> {
+        self.context.device_kind(DeviceId(dev_id)).map_err(|error| from_runtime(py, error))
+    }
 }
 
 /// Registers fork handlers, which also run for forks outside Python.

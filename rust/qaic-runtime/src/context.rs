@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use qaic_kmd::Kmd;
 use qaic_qpc::verify_checksums;
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::device::{
-    Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placed, Placement, Registry, RegistryOptions,
-    find, noop, virtual_card::leased_program, visible,
+    Device, DeviceDescription, DeviceId, DeviceKind, LoadOptions, LoadedProgram, Placed, Placement, Registry,
+    RegistryOptions, find, noop, virtual_card::leased_program, visible,
 };
 use crate::error::{DeviceError, RuntimeError};
 use crate::image::Image;
@@ -41,7 +43,7 @@ pub struct Context {
     fork_guard: ForkGuard,
     registry: Arc<Registry>,
     /// Visible devices of the context, in order of id.
-    pub devices: Vec<Arc<dyn Device>>,
+    pub(crate) devices: Vec<Arc<dyn Device>>,
     /// The log of this context and its objects.
     pub logger: Logger,
 }
@@ -89,8 +91,39 @@ impl Context {
     }
 
     /// The device with this id.
-    pub fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
+    pub(crate) fn device(&self, id: DeviceId) -> Result<&Arc<dyn Device>, RuntimeError> {
         find(&self.devices, id)
+    }
+
+    /// Ids of the visible devices, in ascending order.
+    pub fn device_ids(&self) -> Vec<DeviceId> {
+        self.devices.iter().map(|device| device.id()).collect()
+    }
+
+    /// Kind of the device with this id.
+    pub fn device_kind(&self, id: DeviceId) -> Result<DeviceKind, RuntimeError> {
+        Ok(self.device(id)?.kind())
+    }
+
+    /// Returns kind, resources and state of a device, for device lists.
+    ///
+    /// Blocking: at most a minute, while a card answers.
+    pub fn describe_device(&self, id: DeviceId) -> Result<impl Serialize + use<>, RuntimeError> {
+        self.device(id).map(|device| DeviceDescription::of(&**device))
+    }
+
+    /// Returns the facts that a card reports by name; `None` for a device that is not a card.
+    ///
+    /// Blocking: at most a minute, while the card answers.
+    pub fn card_facts(&self, id: DeviceId) -> Result<Option<Value>, RuntimeError> {
+        Ok(self.device(id)?.facts().map(|facts| facts.record()))
+    }
+
+    /// Resets a device for all processes. All loaded programs are lost.
+    ///
+    /// Blocking: until the reset has begun.
+    pub fn reset_device(&self, id: DeviceId) -> Result<(), RuntimeError> {
+        self.device(id)?.reset()
     }
 
     /// Returns true if there is a device with this id that the context does not show.
@@ -132,7 +165,7 @@ impl Context {
             }
         }
         if chosen.is_empty() {
-            chosen.extend(self.devices.iter().map(|device| device.id()));
+            chosen = self.device_ids();
         }
         if chosen.is_empty() {
             return Err(RuntimeError::from(NO_DEVICE).into());
@@ -165,7 +198,7 @@ impl Context {
     ///
     /// Blocking: as [`Self::choose`].
     pub fn choose_in_order(&self, image: &Image) -> Result<Placement, RuntimeError> {
-        let all: Vec<_> = self.devices.iter().map(|device| device.id()).collect();
+        let all = self.device_ids();
         let chosen = self.choose(&all, image)?;
         Ok(if chosen.devices.len() > 1 {
             chosen

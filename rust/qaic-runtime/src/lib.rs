@@ -45,6 +45,9 @@ extern crate self as qaic_runtime;
 
 pub mod binding;
 mod context;
+#[cfg(test)]
+#[path = "tests/descriptor.rs"]
+mod descriptor;
 pub mod device;
 #[cfg(test)]
 #[path = "tests/echo.rs"]

@@ -6,7 +6,7 @@ use super::{Device, DeviceStatus, Resources};
 
 /// Kind, resources and state of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DeviceDescription {
+pub(crate) struct DeviceDescription {
     id: u32,
     kind: &'static str,
     name: String,
@@ -22,7 +22,7 @@ impl DeviceDescription {
     /// Queries the device.
     ///
     /// Blocking: at most a minute, while a card answers.
-    pub fn of(device: &dyn Device) -> Self {
+    pub(crate) fn of(device: &dyn Device) -> Self {
         let resources = device.resources();
         let (status, reason) = match device.status() {
             DeviceStatus::Ready => ("ready", None),

@@ -75,17 +75,17 @@ use crate::process::{CancellationCheck, CancellationToken};
 use crate::profiling::{Identity, Stages};
 use crate::program::WaitLimits;
 
-pub use qaic_sched::{Canceller, Executor};
+pub(crate) use qaic_sched::{Canceller, Executor};
 
-pub use description::DeviceDescription;
+pub(crate) use description::DeviceDescription;
 pub use environment::named_engine;
 pub use kernel::KernelOptions;
 pub use placement::{Placed, Placement};
 pub(crate) use placement::{find, visible};
 pub(crate) use registry::Registry;
 pub use registry::RegistryOptions;
-pub(crate) use virtual_card::CORES;
-pub use virtual_card::{ResourceTracker, UserDirectory};
+pub use virtual_card::UserDirectory;
+pub(crate) use virtual_card::{CORES, ResourceTracker};
 
 /// Number of a device; called QID in Qualcomm's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,47 +115,36 @@ impl DeviceKind {
 
 /// Total and free resources of a device. The numbers of a virtual card are those of a real card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Resources {
-    /// Device memory in MB.
-    pub dram_total_mb: u64,
-    /// Free device memory in MB.
-    pub dram_free_mb: u64,
-    /// Number of cores.
-    pub nsp_total: u32,
-    /// Number of free cores.
-    pub nsp_free: u32,
+pub(crate) struct Resources {
+    pub(crate) dram_total_mb: u64,
+    pub(crate) dram_free_mb: u64,
+    /// Cores.
+    pub(crate) nsp_total: u32,
+    pub(crate) nsp_free: u32,
     /// Virtual channels.
-    pub vc_total: u32,
-    /// Free virtual channels.
-    pub vc_free: u32,
+    pub(crate) vc_total: u32,
+    pub(crate) vc_free: u32,
     /// Multicast ids.
-    pub mcid_total: u32,
-    /// Free multicast ids.
-    pub mcid_free: u32,
-    /// Semaphores.
-    pub semaphore_total: u32,
-    /// Free semaphores.
-    pub semaphore_free: u32,
-    /// Loaded programs.
-    pub programs_loaded: u32,
+    pub(crate) mcid_total: u32,
+    pub(crate) mcid_free: u32,
+    pub(crate) semaphore_total: u32,
+    pub(crate) semaphore_free: u32,
+    pub(crate) programs_loaded: u32,
     /// Active activations of loaded programs.
-    pub programs_active: u32,
+    pub(crate) programs_active: u32,
     /// Loaded programs that have constants.
-    pub constants_loaded: u32,
+    pub(crate) constants_loaded: u32,
     /// Loaded programs with constants that have an activation.
-    pub constants_in_use: u32,
+    pub(crate) constants_in_use: u32,
 }
 
 /// State of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceStatus {
+pub(crate) enum DeviceStatus {
     /// The device can run programs.
     Ready,
     /// The device was lost and has not returned.
-    Error {
-        /// Reason for the error.
-        reason: String,
-    },
+    Error { reason: String },
 }
 
 /// Options for loading a program.
@@ -187,7 +176,7 @@ impl Default for LoadOptions {
 }
 
 /// One device.
-pub trait Device: Executor {
+pub(crate) trait Device: Executor {
     /// Number of the device.
     fn id(&self) -> DeviceId;
 
@@ -247,13 +236,13 @@ pub trait Device: Executor {
 }
 
 /// A program on a device.
-pub trait LoadedProgram: Debug + Send + Sync {
+pub(crate) trait LoadedProgram: Debug + Send + Sync {
     /// Takes the program's cores, if the device tracks its own resources.
     fn activate(&self) -> Result<Arc<dyn Activation>, RuntimeError>;
 }
 
 /// A program that holds cores.
-pub trait Activation: Debug + Send + Sync {
+pub(crate) trait Activation: Debug + Send + Sync {
     /// Creates an exec for one inference at a time.
     fn create_exec(&self) -> Result<Box<dyn Exec>, RuntimeError>;
 
@@ -266,11 +255,9 @@ pub trait Activation: Debug + Send + Sync {
 /// The tensors of an execution on host memory, by binding. A tensor is `None` if the graph does not have it, because
 /// it is optimized away or contains statistics.
 #[derive(Debug)]
-pub struct HostTensors<'list, 'memory> {
-    /// Inputs in host memory.
-    pub inputs: &'list [Option<HostSlice<'memory>>],
-    /// Outputs in host memory.
-    pub outputs: &'list mut [Option<HostSliceMut<'memory>>],
+pub(crate) struct HostTensors<'list, 'memory> {
+    pub(crate) inputs: &'list [Option<HostSlice<'memory>>],
+    pub(crate) outputs: &'list mut [Option<HostSliceMut<'memory>>],
 }
 
 impl HostTensors<'_, '_> {
@@ -293,7 +280,7 @@ pub(crate) fn emptied_mut<'a>(mut list: Vec<Option<HostSliceMut<'_>>>) -> Vec<Op
 }
 
 /// Carries one inference at a time.
-pub trait Exec: Debug + Send {
+pub(crate) trait Exec: Debug + Send {
     /// Host view of a DMA buffer, initially zero. The contents are kept between inferences. A device that works in
     /// place has no DMA buffers.
     fn dma_buffer(&mut self, index: usize) -> Result<HostSliceMut<'_>, RuntimeError>;

@@ -5,30 +5,31 @@ use qaic_qpc::plan::Control;
 
 /// Times of one inference on [`crate::process::clock`], in this order; 0 means that the stage was not reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stages {
+#[allow(clippy::struct_field_names)] // the unit
+pub(crate) struct Stages {
     /// Time of the call that started the inference.
-    pub enqueued_ns: u64,
+    pub(crate) enqueued_ns: u64,
     /// Time at which a thread began the inference, after all inferences that precede it in order.
-    pub begun_ns: u64,
+    pub(crate) begun_ns: u64,
     /// Time at which the device's inputs were complete.
-    pub inputs_ready_ns: u64,
+    pub(crate) inputs_ready_ns: u64,
     /// Time at which the device had finished.
-    pub executed_ns: u64,
+    pub(crate) executed_ns: u64,
     /// Time at which the caller's outputs were complete.
-    pub outputs_ready_ns: u64,
+    pub(crate) outputs_ready_ns: u64,
     /// Time just before the completion is published.
-    pub completed_ns: u64,
+    pub(crate) completed_ns: u64,
 }
 
 /// Identity of an inference in files and reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Number of the program.
-    pub program: u32,
+    pub(crate) program: u32,
     /// Number of the activation in its program.
-    pub activation: u32,
+    pub(crate) activation: u32,
     /// Number of the inference in its program, over all activations.
-    pub inference: u64,
+    pub(crate) inference: u64,
 }
 
 #[cfg(all(feature = "cpu", feature = "emu"))]
@@ -44,11 +45,11 @@ impl Identity {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watch {
     /// Times of the stages.
-    pub stages: Stages,
+    pub(crate) stages: Stages,
     /// Identity of the inference.
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// True to fetch the device's stats buffer.
-    pub wants_device: bool,
+    pub(crate) wants_device: bool,
     /// Stats buffer of the device, if `wants_device` is set and the program has one.
-    pub stats: Option<Box<[u8]>>,
+    pub(crate) stats: Option<Box<[u8]>>,
 }

@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use qaic_qpc::metadata::{DmaRequest, Metadata};
+use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::{
-    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, IoShapes,
-    NetworkDesc, TensorShape, Transform, TransformKind, elf, names, writer,
+    ConstantsDesc, CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoShapes, NetworkDesc, TensorShape,
+    TransformKind, elf, names, writer,
 };
 use qaic_runtime::device::RegistryOptions;
 use qaic_runtime::{Context, Image};
+
+use crate::descriptor::{binding, copy, step, tensor, two_buffers};
 
 /// Elements of each tensor.
 pub(crate) const ELEMENTS: u32 = 64;
@@ -25,15 +27,6 @@ pub(crate) fn noop(options: RegistryOptions) -> Arc<Context> {
     let marker = format!("{}-{}", module_path!(), NEXT.fetch_add(1, Ordering::Relaxed));
     let (kind, engine_candidates) = (Some("noop".to_owned()), vec![marker.into()]);
     Context::new(&RegistryOptions { kind, engine_candidates, ..options }).unwrap()
-}
-
-fn tensor(dtype: ElementType) -> IoDescriptor {
-    let dims = vec![1, i32::try_from(ELEMENTS).unwrap()];
-    IoDescriptor { dtype, qscale: 1.0, dims, ..IoDescriptor::default() }
-}
-
-fn step(kind: TransformKind, dtype: ElementType) -> Transform {
-    Transform { kind, dtype, scale: 1.0, dims: tensor(dtype).dims, ..Transform::default() }
 }
 
 /// A program of one f32 input and one f32 output, with the layout `device` in device memory.
@@ -116,31 +109,21 @@ fn network(device: ElementType) -> NetworkDesc {
 
 fn network_of(user: ElementType, device: ElementType) -> NetworkDesc {
     let bytes = ELEMENTS * u32::try_from(device.size_bytes().unwrap()).unwrap();
-    let copy = |dir, buffer_num| Transform {
-        copy_dma_buffer: Some(CopyDmaBuffer { dir, offset: 0, buffer_num }),
-        ..step(TransformKind::CopyDmaBuffer, device)
-    };
-    let mut inward = vec![step(TransformKind::Convert, device), copy(Direction::In, 0)];
-    let mut outward = vec![copy(Direction::Out, 1), step(TransformKind::Convert, user)];
+    let dims = [1, i32::try_from(ELEMENTS).unwrap()];
+    let copy = |dir, buffer| copy(dir, (buffer, 0), device, &dims);
+    let convert = |to| step(TransformKind::Convert, to, &dims);
+    let mut inward = vec![convert(device), copy(Direction::In, 0)];
+    let mut outward = vec![copy(Direction::Out, 1), convert(user)];
     if device == user {
         inward.remove(0);
         outward.pop();
     }
-    let binding = |name: &str, from, to, transformseq| IoBinding {
-        name: name.into(),
-        io_initial: tensor(from),
-        io_transformed: tensor(to),
-        transformseq,
-        ..IoBinding::default()
-    };
+    let binding = |name, from, to, sequence| binding(name, tensor(from, &dims), tensor(to, &dims), sequence);
     NetworkDesc {
         major_version: 9,
         inputs: vec![binding("x", user, device, inward)],
         outputs: vec![binding("y", device, user, outward)],
-        dma_buffers: vec![
-            DmaBuffer { size: bytes, dir: Direction::In },
-            DmaBuffer { size: bytes, dir: Direction::Out },
-        ],
+        dma_buffers: two_buffers(bytes, bytes),
         num_cores: 1,
         batch_size: 1,
         ..NetworkDesc::default()
@@ -171,6 +154,51 @@ fn card_metadata(network: &NetworkDesc) -> Metadata {
             .unwrap_or(0),
         ..Metadata::default()
     }
+}
+
+/// Metadata for a card that transfers every buffer to or from its own address. The last input signals that all inputs
+/// have arrived, and the first output waits for a signal of the cores.
+#[cfg_attr(not(feature = "emu"), allow(dead_code))] // for cards
+pub(crate) fn synchronized_metadata(buffers: &[DmaBuffer]) -> Metadata {
+    let mut end = 0;
+    let mut requests = Vec::new();
+    for (dir, in_out) in [(Direction::In, 0), (Direction::Out, 1)] {
+        let begin = requests.len();
+        for (num, buffer) in (0..).zip(buffers).filter(|(_, buffer)| buffer.dir == dir && buffer.size > 0) {
+            requests.push(DmaRequest {
+                num,
+                size: buffer.size,
+                in_out,
+                dev_addr_space: 1,
+                dev_offset: end,
+                port_id: 100 + u16::from(in_out),
+                ..DmaRequest::default()
+            });
+            end += u64::from(buffer.size);
+        }
+        if in_out == 0 {
+            // The fence waits for all earlier transfers of both directions, as the compiler writes it.
+            let signal = SemaphoreOp { in_sync_fence: 1, out_sync_fence: 1, ..semaphore(0, 2, 0) };
+            requests.last_mut().unwrap().semaphore_ops = vec![signal];
+        } else {
+            requests[begin].semaphore_ops = vec![semaphore(1, 5, 1), semaphore(1, 3, 0)];
+        }
+    }
+    Metadata {
+        dma_requests: requests,
+        hw_version_major: 2,
+        num_nsps: 1,
+        num_semaphores: 2,
+        semaphore_init_state: vec![0, 0],
+        static_shared_ddr_size: end,
+        vtcm_size: 1,
+        l2tcm_size: 1,
+        ..Metadata::default()
+    }
+}
+
+fn semaphore(sem_num: u16, sem_op: u8, pre_or_post: u8) -> SemaphoreOp {
+    SemaphoreOp { sem_num, sem_op, pre_or_post, sem_value: u16::from(sem_op == 5), ..SemaphoreOp::default() }
 }
 
 /// A container with this descriptor, and these sections in its ELF.

@@ -13,12 +13,13 @@ use proptest::prelude::*;
 use qaic_mem::DmaBuf;
 use qaic_qpc::ElementType::{Float16, Float32, UInt8Q};
 use qaic_qpc::{
-    CopyDmaBuffer, Direction, DmaBuffer, IoBinding as BindingDesc, IoDescriptor, IoShapes, NetworkDesc,
-    Stats as StatsDesc, TensorShape, Transform, TransformKind,
+    Direction, DmaBuffer, IoBinding as BindingDesc, IoShapes, NetworkDesc, Stats as StatsDesc, TensorShape,
+    TransformKind,
 };
 
 use super::{Bindings, InputBinding, IoBinding, OutputBinding, Retained, Shapes, StatsPlace, TransferPlan};
 use crate::binding::RetainedPair;
+use crate::descriptor::{copied, step, two_buffers};
 use crate::device::Activation;
 use crate::error::{ErrorDetail, RuntimeError};
 use crate::oracle::Array;
@@ -65,24 +66,8 @@ impl Rig {
 }
 
 /// A float32 tensor without a conversion, at the start of a buffer.
-fn plain(name: &str, dir: Direction, buffer_num: u32, dims: &[i32]) -> BindingDesc {
-    let describe = || IoDescriptor { dtype: Float32, dims: dims.to_vec(), ..IoDescriptor::default() };
-    let copy = Transform {
-        kind: TransformKind::CopyDmaBuffer,
-        dtype: Float32,
-        dims: dims.to_vec(),
-        scale: 1.0,
-        copy_dma_buffer: Some(CopyDmaBuffer { dir, offset: 0, buffer_num }),
-        ..Transform::default()
-    };
-    BindingDesc {
-        name: name.into(),
-        io_initial: describe(),
-        io_transformed: describe(),
-        transformseq: vec![copy],
-        align: 1,
-        ..BindingDesc::default()
-    }
+fn plain(name: &str, dir: Direction, buffer: u32, dims: &[i32]) -> BindingDesc {
+    copied(name, Float32, dims, dir, (buffer, 0))
 }
 
 /// A float32 input in buffer 0 and a float32 output in buffer 1, both of these dims.
@@ -91,7 +76,7 @@ fn network(dims: &[i32]) -> NetworkDesc {
     NetworkDesc {
         inputs: vec![plain("x", Direction::In, 0, dims)],
         outputs: vec![plain("y", Direction::Out, 1, dims)],
-        dma_buffers: vec![DmaBuffer { size, dir: Direction::In }, DmaBuffer { size, dir: Direction::Out }],
+        dma_buffers: two_buffers(size, size),
         ..NetworkDesc::default()
     }
 }
@@ -100,13 +85,7 @@ fn network(dims: &[i32]) -> NetworkDesc {
 fn halved(dims: &[i32]) -> NetworkDesc {
     let mut network = network(dims);
     for (binding, at) in [(&mut network.inputs[0], 0), (&mut network.outputs[0], 1)] {
-        let convert = Transform {
-            kind: TransformKind::Convert,
-            dtype: if at == 0 { Float16 } else { Float32 },
-            dims: dims.to_vec(),
-            scale: 1.0,
-            ..Transform::default()
-        };
+        let convert = step(TransformKind::Convert, if at == 0 { Float16 } else { Float32 }, dims);
         binding.transformseq[0].dtype = Float16;
         binding.transformseq.insert(at, convert);
         let device = if at == 0 { &mut binding.io_transformed } else { &mut binding.io_initial };

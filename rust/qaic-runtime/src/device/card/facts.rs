@@ -9,29 +9,29 @@ use crate::error::RuntimeError;
 
 /// State of a card at one moment, as reported by the system and the firmware.
 #[derive(Clone, Debug)]
-pub struct CardFacts {
+pub(crate) struct CardFacts {
     /// Number, node, bus address, names and link.
-    pub node: NodeInfo,
+    pub(crate) node: NodeInfo,
     /// Temperature and power.
-    pub telemetry: Telemetry,
+    pub(crate) telemetry: Telemetry,
     /// Memory errors that the card has reported.
-    pub memory_errors: MemoryErrors,
+    pub(crate) memory_errors: MemoryErrors,
     /// Facts from the firmware, or the reason why it did not answer, which makes the card's state "Error".
-    pub firmware: Result<FirmwareFacts, RuntimeError>,
+    pub(crate) firmware: Result<FirmwareFacts, RuntimeError>,
 }
 
 /// The firmware's answers about its status and its features.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FirmwareFacts {
+pub(crate) struct FirmwareFacts {
     /// The card's status, with its current resources and performance.
-    pub status: CardStatus,
+    pub(crate) status: CardStatus,
     /// Feature bits of the firmware; 0 if they are unavailable. Bit 0: CRC required.
-    pub features: u64,
+    pub(crate) features: u64,
 }
 
 impl CardFacts {
     /// Returns the facts by name, for tools. If the firmware does not answer, `reason` contains the error.
-    pub fn record(&self) -> Value {
+    pub(crate) fn record(&self) -> Value {
         let Self { node, telemetry, memory_errors, firmware } = self;
         let address = node.address;
         json!({

@@ -8,6 +8,5 @@ pub(crate) mod leased_program;
 mod resource_tracker;
 pub(crate) mod shared_cores;
 
-pub(crate) use resource_tracker::CORES;
-pub use resource_tracker::ResourceTracker;
+pub(crate) use resource_tracker::{CORES, ResourceTracker};
 pub use shared_cores::UserDirectory;

@@ -56,7 +56,7 @@ impl Requirements {
 
 /// Resource usage of one card.
 #[derive(Debug)]
-pub struct ResourceTracker {
+pub(crate) struct ResourceTracker {
     pub(crate) card: DeviceId,
     cores: u32,
     fork_guard: ForkGuard,

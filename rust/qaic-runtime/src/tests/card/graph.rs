@@ -4,7 +4,7 @@
 //! The cores echo. The Python tests, which have the engine, compare the results of graphs with those of
 //! virtual cards.
 
-use crate::echo::container;
+use crate::echo::{container, synchronized_metadata};
 use crate::tests::prelude::*;
 use proptest::prelude::*;
 use qaic_emu::{EmuClock, ExecutionMode, Totals};
@@ -23,7 +23,6 @@ struct Shape {
 
 const STATS_BYTES: u32 = 4480;
 const CONTROL_BYTES: u32 = 64;
-const DDR: u8 = 1;
 
 fn shape() -> impl Strategy<Value = Shape> {
     let sizes = |range| prop::collection::vec((1..40_u32).prop_map(|blocks| blocks * 64 * 7), range);
@@ -32,10 +31,6 @@ fn shape() -> impl Strategy<Value = Shape> {
         outputs,
         has_stats,
     })
-}
-
-fn op(sem_num: u16, sem_op: u8, pre_or_post: u8) -> SemaphoreOp {
-    SemaphoreOp { sem_num, sem_op, pre_or_post, sem_value: u16::from(sem_op == 5), ..SemaphoreOp::default() }
 }
 
 impl Shape {
@@ -62,42 +57,7 @@ impl Shape {
 
     fn image_with(&self, change: impl FnOnce(&mut Metadata)) -> Arc<Image> {
         let buffers = self.buffers();
-        let mut end = 0;
-        let mut requests = Vec::new();
-        for (dir, in_out) in [(Direction::In, 0), (Direction::Out, 1)] {
-            let begin = requests.len();
-            for (number, buffer) in (0..).zip(&buffers).filter(|(_, buffer)| buffer.dir == dir) {
-                requests.push(DmaRequest {
-                    num: number,
-                    size: buffer.size,
-                    in_out,
-                    dev_addr_space: DDR,
-                    dev_offset: end,
-                    port_id: 100 + u16::from(in_out),
-                    ..DmaRequest::default()
-                });
-                end += u64::from(buffer.size);
-            }
-            if in_out == 0 {
-                // The fence waits for all earlier transfers of both directions, as the compiler writes it.
-                let there = SemaphoreOp { in_sync_fence: 1, out_sync_fence: 1, ..op(0, 2, 0) };
-                requests.last_mut().unwrap().semaphore_ops = vec![there];
-            } else {
-                requests[begin].semaphore_ops = vec![op(1, 5, 1), op(1, 3, 0)];
-            }
-        }
-        let mut metadata = Metadata {
-            network_name: "n".into(),
-            num_nsps: 2,
-            hw_version_major: 2,
-            dma_requests: requests,
-            num_semaphores: 2,
-            semaphore_init_state: vec![0, 0],
-            static_shared_ddr_size: end,
-            vtcm_size: 1,
-            l2tcm_size: 1,
-            ..Metadata::default()
-        };
+        let mut metadata = Metadata { num_nsps: 2, ..synchronized_metadata(&buffers) };
         change(&mut metadata);
         let plan = format!(
             r#"{{"version":1,"target":"cpu","inputs":[],"outputs":[],"initializers":[],"control_buffer":{},"stats":{{"level":50,"buffer":{},"fingerprint":"{}"}}}}"#,

@@ -9,8 +9,9 @@ use std::ops::Deref;
 
 use super::containers::program;
 use super::counting::{allocations, bytes_of};
+use crate::descriptor::{copied, two_buffers};
 use crate::tests::prelude::*;
-use qaic_qpc::{CopyDmaBuffer, IoDescriptor, Transform, TransformKind};
+use qaic_qpc::wire::{put_bytes, put_tag, put_varint};
 
 /// Number of attended slots, and of values in a row.
 const ATTENDED: usize = 64;
@@ -29,20 +30,16 @@ const ALLOCATIONS: u64 = 6;
 const FLOAT: u64 = 1;
 const INT64: u64 = 7;
 
-fn varint(number: u64, mut value: u64) -> Vec<u8> {
-    let mut bytes = vec![u8::try_from(number << 3).unwrap()];
-    while value >= 0x80 {
-        bytes.push(u8::try_from(value & 0x7f | 0x80).unwrap());
-        value >>= 7;
-    }
-    bytes.push(u8::try_from(value).unwrap());
+fn varint(number: u32, value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_tag(&mut bytes, number, 0);
+    put_varint(&mut bytes, value);
     bytes
 }
 
-fn field(number: u64, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = varint(number, payload.len() as u64);
-    bytes[0] |= 2;
-    bytes.extend(payload);
+fn field(number: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_bytes(&mut bytes, number, payload);
     bytes
 }
 
@@ -81,28 +78,7 @@ fn graph(context: usize) -> Vec<u8> {
 
 fn binding(name: &str, dtype: ElementType, dims: [usize; 4], dir: Direction, offset: usize) -> IoBinding {
     let dims: Vec<i32> = dims.iter().map(|&dim| i32::try_from(dim).unwrap()).collect();
-    let tensor = IoDescriptor { dtype, qscale: 1.0, dims: dims.clone(), ..IoDescriptor::default() };
-    let place = CopyDmaBuffer {
-        dir,
-        offset: offset.try_into().unwrap(),
-        buffer_num: u32::from(dir == Direction::Out),
-    };
-    let copy = Transform {
-        kind: TransformKind::CopyDmaBuffer,
-        dtype,
-        scale: 1.0,
-        dims,
-        copy_dma_buffer: Some(place),
-        ..Transform::default()
-    };
-    IoBinding {
-        name: name.into(),
-        io_initial: tensor.clone(),
-        io_transformed: tensor,
-        transformseq: vec![copy],
-        align: if dir == Direction::In { 8 } else { 0 },
-        ..IoBinding::default()
-    }
+    copied(name, dtype, &dims, dir, (u32::from(dir == Direction::Out), offset.try_into().unwrap()))
 }
 
 /// A program that keeps a state of `[1, 1, context, WIDTH]`.
@@ -123,10 +99,7 @@ fn image(context: usize) -> Arc<Image> {
             binding("past_RetainedState", float, state, Direction::Out, 0),
             binding("attended", float, [1, 1, ATTENDED, WIDTH], Direction::Out, state_bytes),
         ],
-        dma_buffers: vec![
-            DmaBuffer { size: inputs.try_into().unwrap(), dir: Direction::In },
-            DmaBuffer { size: outputs.try_into().unwrap(), dir: Direction::Out },
-        ],
+        dma_buffers: two_buffers(inputs.try_into().unwrap(), outputs.try_into().unwrap()),
         num_cores: 1,
         batch_size: 1,
         ..NetworkDesc::default()

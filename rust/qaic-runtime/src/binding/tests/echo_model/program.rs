@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use qaic_mem::convert::{ElementOp, QuantParams, QuantType};
-use qaic_qpc::metadata::{DmaRequest, Metadata, SemaphoreOp};
 use qaic_qpc::{
-    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform,
-    TransformKind,
+    Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
 use qaic_runtime::Image;
 
-use crate::echo::container;
+use crate::descriptor::{copy, tensor};
+use crate::echo::{container, synchronized_metadata};
 use crate::oracle::{elements, transpose};
 
 const SCALE: f32 = 0.05;
@@ -92,24 +91,12 @@ impl Tensor {
 
     fn binding(&self, direction: Direction) -> IoBinding {
         let describe = |dtype, dims: &[usize]| IoDescriptor {
-            dtype,
-            dims: narrow(dims),
             qscale: SCALE,
             qoffset: OFFSET,
-            ..IoDescriptor::default()
+            ..tensor(dtype, &narrow(dims))
         };
-        let copy = |dtype, dims: &[usize]| Transform {
-            kind: TransformKind::CopyDmaBuffer,
-            dtype,
-            dims: narrow(dims),
-            scale: 1.0,
-            copy_dma_buffer: Some(CopyDmaBuffer {
-                dir: direction,
-                offset: u32::try_from(self.offset).unwrap(),
-                buffer_num: u32::try_from(self.buffer).unwrap(),
-            }),
-            ..Transform::default()
-        };
+        let place = [self.buffer, self.offset].map(|number| u32::try_from(number).unwrap());
+        let copy = |dtype, dims: &[usize]| copy(direction, place.into(), dtype, &narrow(dims));
         let (mut dtype, mut dims) = (self.dtype, self.dims.clone());
         let mut sequence = Vec::new();
         for step in &self.steps {
@@ -309,50 +296,8 @@ impl Program {
     /// A container for cards, which have a separate address for each buffer.
     #[cfg_attr(not(all(feature = "cpu", feature = "emu")), allow(dead_code))] // tests on cards need both features
     pub(crate) fn card_image(&self) -> Arc<Image> {
-        let mut end = 0;
-        let mut requests = Vec::new();
-        for (wanted, in_out) in [(Direction::In, 0), (Direction::Out, 1)] {
-            let begin = requests.len();
-            let buffers = (0..).zip(&self.buffers).filter(|(_, (dir, bytes))| *dir == wanted && *bytes > 0);
-            for (num, &(_, bytes)) in buffers {
-                let size = u32::try_from(bytes).unwrap();
-                let port_id = 100 + u16::from(in_out);
-                requests.push(DmaRequest {
-                    num,
-                    size,
-                    in_out,
-                    dev_addr_space: 1,
-                    dev_offset: end,
-                    port_id,
-                    ..DmaRequest::default()
-                });
-                end += u64::from(size);
-            }
-            let operations = if in_out == 0 {
-                vec![semaphore(0, 2, 0)]
-            } else {
-                vec![semaphore(1, 5, 1), semaphore(1, 3, 0)]
-            };
-            // Inputs signal their arrival; outputs wait for a signal.
-            let place = if in_out == 0 { requests.len() - 1 } else { begin };
-            requests[place].semaphore_ops = operations;
-        }
-        let metadata = Metadata {
-            network_name: "echo".into(),
-            num_nsps: 1,
-            hw_version_major: 2,
-            dma_requests: requests,
-            num_semaphores: 2,
-            semaphore_init_state: vec![0, 0],
-            static_shared_ddr_size: end,
-            vtcm_size: 1,
-            l2tcm_size: 1,
-            ..Metadata::default()
-        };
-        container(&self.network(), &[("metadata_fb", &metadata.encode_flatbuffer())])
+        let network = self.network();
+        let metadata = synchronized_metadata(&network.dma_buffers);
+        container(&network, &[("metadata_fb", &metadata.encode_flatbuffer())])
     }
-}
-
-fn semaphore(sem_num: u16, sem_op: u8, pre_or_post: u8) -> SemaphoreOp {
-    SemaphoreOp { sem_num, sem_op, pre_or_post, sem_value: u16::from(sem_op == 5), ..SemaphoreOp::default() }
 }

@@ -5,16 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dma::Dma;
+use crate::descriptor::{copied, step, two_buffers};
 use crate::echo::{self, noop};
 use crate::oracle::{elements, f32_bytes, view, view_mut};
 use ElementType::{Float16, Float32, Int8, UInt8Q};
-use TransformKind::{Convert, CopyDmaBuffer as Copy, Transpose};
+use TransformKind::{Convert, Transpose};
 use qaic_mem::Storage;
 use qaic_mem::convert::ElementOp;
-use qaic_qpc::{
-    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, IoShapes, NetworkDesc,
-    TensorShape, Transform, TransformKind,
-};
+use qaic_qpc::{Direction, ElementType, IoShapes, NetworkDesc, TensorShape, Transform, TransformKind};
 use qaic_runtime::binding::{
     ArrayType, BindingTransfer, InputBinding, OutputBinding, RetainedPair, ShapeVariant, Shapes,
     TransferPlan, retained_pairs, tensor_specs,
@@ -24,27 +22,6 @@ use qaic_runtime::process::{Deadline, WaitScope};
 use qaic_runtime::request::ExecObj;
 use qaic_runtime::{Detached, ErrorDetail, Image, InputError, Program, ProgramOptions};
 
-fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
-    Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }
-}
-
-fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
-    IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
-}
-
-/// A binding that is copied unchanged, from or to `place`: buffer and offset.
-fn binding(name: &str, user: ElementType, dims: &[i32], dir: Direction, place: (u32, u32)) -> IoBinding {
-    let copy_dma_buffer = Some(CopyDmaBuffer { dir, buffer_num: place.0, offset: place.1 });
-    IoBinding {
-        name: name.into(),
-        io_initial: tensor(user, dims),
-        io_transformed: tensor(user, dims),
-        transformseq: vec![Transform { copy_dma_buffer, ..step(Copy, user, dims) }],
-        align: 1,
-        ..IoBinding::default()
-    }
-}
-
 fn shapes(entry: &[(ElementType, &[i32])]) -> IoShapes {
     let shapes = entry.iter().map(|&(dtype, dims)| TensorShape { dtype, dims: dims.to_vec() }).collect();
     IoShapes { shapes }
@@ -52,17 +29,14 @@ fn shapes(entry: &[(ElementType, &[i32])]) -> IoShapes {
 
 /// Input `a` f32[4] converted to f16 and `b` i8[2], both in buffer 0; output `c` f32[4] in buffer 1.
 fn network(entries: &[IoShapes]) -> NetworkDesc {
-    let mut a = binding("a", Float32, &[4], Direction::In, (0, 0));
+    let mut a = copied("a", Float32, &[4], Direction::In, (0, 0));
     a.io_transformed.dtype = Float16;
     a.transformseq[0].dtype = Float16;
     a.transformseq.insert(0, step(Convert, Float16, &[4]));
     NetworkDesc {
-        inputs: vec![a, binding("b", Int8, &[2], Direction::In, (0, 8))],
-        outputs: vec![binding("c", Float32, &[4], Direction::Out, (1, 4))],
-        dma_buffers: vec![
-            DmaBuffer { size: 12, dir: Direction::In },
-            DmaBuffer { size: 20, dir: Direction::Out },
-        ],
+        inputs: vec![a, copied("b", Int8, &[2], Direction::In, (0, 8))],
+        outputs: vec![copied("c", Float32, &[4], Direction::Out, (1, 4))],
+        dma_buffers: two_buffers(12, 20),
         allowed_shapes: entries.to_vec(),
         ..NetworkDesc::default()
     }
@@ -121,7 +95,7 @@ fn buffer_of_another_variant_is_too_small() {
 #[test]
 fn transpose_is_refused_only_where_the_dims_change() {
     let mut network = network(&[]);
-    let mut moved = binding("a", Float32, &[2, 1], Direction::In, (0, 0));
+    let mut moved = copied("a", Float32, &[2, 1], Direction::In, (0, 0));
     moved.io_initial.dims = vec![1, 2];
     moved.transformseq.insert(0, Transform { shuffle: vec![1, 0], ..step(Transpose, Float32, &[2, 1]) });
     network.inputs[0] = moved;
@@ -198,11 +172,11 @@ fn entries_of_any_number_have_bounded_cost() {
 #[test]
 fn partial_inputs_are_limited_by_their_variant() {
     let mut network = network(&two_entries());
-    let mut partial = binding("a", Float32, &[4], Direction::In, (0, 0));
+    let mut partial = copied("a", Float32, &[4], Direction::In, (0, 0));
     partial.is_partial_allowed = true;
     network.inputs[0] = partial;
     network.dma_buffers[0].size = 64;
-    network.inputs[1] = binding("b", Int8, &[2], Direction::In, (0, 8));
+    network.inputs[1] = copied("b", Int8, &[2], Direction::In, (0, 8));
     let variants = TransferPlan::variants(&network).unwrap();
     assert!(variants[0].lay_out(&[8, 2]).is_ok());
     let error = variants[1].lay_out(&[8, 2]).unwrap_err();
@@ -233,12 +207,9 @@ fn tensor_specs_of_permitted_shapes_have_the_dims_of_each() {
 fn blocks_are_arrays_where_plan_and_descriptor_agree() {
     let entry = |rows, last| shapes(&[(UInt8Q, &[rows, 66]), (UInt8Q, &[rows, last])]);
     let network = NetworkDesc {
-        inputs: vec![binding("a", UInt8Q, &[3, 66], Direction::In, (0, 0))],
-        outputs: vec![binding("c", UInt8Q, &[3, 33], Direction::Out, (1, 0))],
-        dma_buffers: vec![
-            DmaBuffer { size: 198, dir: Direction::In },
-            DmaBuffer { size: 99, dir: Direction::Out },
-        ],
+        inputs: vec![copied("a", UInt8Q, &[3, 66], Direction::In, (0, 0))],
+        outputs: vec![copied("c", UInt8Q, &[3, 33], Direction::Out, (1, 0))],
+        dma_buffers: two_buffers(198, 99),
         allowed_shapes: vec![entry(3, 33), entry(2, 33), entry(2, 32)],
         ..NetworkDesc::default()
     };
@@ -276,8 +247,8 @@ fn blocks_are_arrays_where_plan_and_descriptor_agree() {
 
 /// Inputs `ids`, `k`, `v`; outputs `v_RetainedState`, `out`, `k_RetainedState`, `w_RetainedState`.
 fn stateful(entries: &[IoShapes]) -> NetworkDesc {
-    let input = |name, offset| binding(name, Float32, &[2], Direction::In, (0, offset));
-    let output = |name, offset| binding(name, Float32, &[2], Direction::Out, (1, offset));
+    let input = |name, offset| copied(name, Float32, &[2], Direction::In, (0, offset));
+    let output = |name, offset| copied(name, Float32, &[2], Direction::Out, (1, offset));
     NetworkDesc {
         inputs: vec![input("ids", 0), input("k", 8), input("v", 16)],
         outputs: vec![
@@ -286,10 +257,7 @@ fn stateful(entries: &[IoShapes]) -> NetworkDesc {
             output("k_RetainedState", 16),
             output("w_RetainedState", 24),
         ],
-        dma_buffers: vec![
-            DmaBuffer { size: 24, dir: Direction::In },
-            DmaBuffer { size: 32, dir: Direction::Out },
-        ],
+        dma_buffers: two_buffers(24, 32),
         allowed_shapes: entries.to_vec(),
         ..NetworkDesc::default()
     }

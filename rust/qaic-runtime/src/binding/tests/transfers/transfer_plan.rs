@@ -1,43 +1,23 @@
 //! Plans from descriptors: conversions end to end, partial inputs, and all kinds of invalid descriptors and buffers.
 
 use super::dma::Dma;
+use crate::descriptor::{binding, copied, copy, step, tensor, two_buffers};
 use crate::oracle::{f32_bytes, view, view_mut};
 use ElementType::{Float16, Float32, Int8Q, Int32Index, UInt8Q};
-use TransformKind::{Convert, CopyDmaBuffer as Copy, Dequantize, Quantize, Transpose};
+use TransformKind::{Convert, Dequantize, Quantize, Transpose};
 use proptest::prelude::*;
 use qaic_qpc::{
-    CopyDmaBuffer, Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform,
-    TransformKind,
+    Direction, DmaBuffer, ElementType, IoBinding, IoDescriptor, NetworkDesc, Transform, TransformKind,
 };
 use qaic_runtime::binding::{Route, TransferPlan};
 use qaic_runtime::{ErrorDetail, InputError, RuntimeError};
-
-fn tensor(dtype: ElementType, dims: &[i32]) -> IoDescriptor {
-    IoDescriptor { dtype, dims: dims.to_vec(), ..IoDescriptor::default() }
-}
-
-fn step(kind: TransformKind, dtype: ElementType, dims: &[i32]) -> Transform {
-    Transform { kind, dtype, dims: dims.to_vec(), scale: 1.0, ..Transform::default() }
-}
 
 fn scaled(kind: TransformKind, dtype: ElementType, dims: &[i32], scale: f32, offset: i32) -> Transform {
     Transform { scale, offset, ..step(kind, dtype, dims) }
 }
 
-fn copy(dir: Direction, buffer_num: u32, offset: u32, dtype: ElementType, dims: &[i32]) -> Transform {
-    let copy_dma_buffer = Some(CopyDmaBuffer { dir, offset, buffer_num });
-    Transform { copy_dma_buffer, ..step(Copy, dtype, dims) }
-}
-
-fn binding(initial: IoDescriptor, transformed: IoDescriptor, transformseq: Vec<Transform>) -> IoBinding {
-    IoBinding {
-        name: "edge".into(),
-        io_initial: initial,
-        io_transformed: transformed,
-        transformseq,
-        align: 1,
-        ..IoBinding::default()
-    }
+fn edge(initial: IoDescriptor, transformed: IoDescriptor, sequence: Vec<Transform>) -> IoBinding {
+    binding("edge", initial, transformed, sequence)
 }
 
 /// An input in a buffer of `size` bytes.
@@ -54,8 +34,7 @@ fn with_output(output: IoBinding, size: u32) -> NetworkDesc {
 
 /// A plain f32 input of `dims` at `offset`.
 fn plain_input(dims: &[i32], offset: u32) -> IoBinding {
-    let sequence = vec![copy(Direction::In, 0, offset, Float32, dims)];
-    binding(tensor(Float32, dims), tensor(Float32, dims), sequence)
+    copied("edge", Float32, dims, Direction::In, (0, offset))
 }
 
 /// The DMA buffer after the transfer of `input`.
@@ -91,19 +70,19 @@ fn quantized_edges_follow_scale_and_offset_of_the_tensor() {
     let dims = [3];
     let sequence = vec![
         scaled(Quantize, Int8Q, &dims, 0.05, -3),
-        Transform { scale: 0.05, offset: -3, ..copy(Direction::In, 0, 0, Int8Q, &dims) },
+        Transform { scale: 0.05, offset: -3, ..copy(Direction::In, (0, 0), Int8Q, &dims) },
     ];
-    let network = with_input(binding(tensor(Float32, &dims), tensor(Int8Q, &dims), sequence), 3);
+    let network = with_input(edge(tensor(Float32, &dims), tensor(Int8Q, &dims), sequence), 3);
     assert_eq!(staged(&network, &f32_bytes(&[1.0, 100.0, f32::NAN])), [17, 127, 0x80]);
 
     let initial = IoDescriptor { qscale: 0.125, qoffset: 7, ..tensor(Int8Q, &dims) };
     // Some compilers write the copy with scale 1 and offset 0; the parameters of the tensor apply.
     for (scale, offset) in [(0.125, 7), (1.0, 0)] {
         let sequence = vec![
-            Transform { scale, offset, ..copy(Direction::Out, 0, 0, Int8Q, &dims) },
+            Transform { scale, offset, ..copy(Direction::Out, (0, 0), Int8Q, &dims) },
             step(Dequantize, Float32, &dims),
         ];
-        let network = with_output(binding(initial.clone(), tensor(Float32, &dims), sequence), 3);
+        let network = with_output(edge(initial.clone(), tensor(Float32, &dims), sequence), 3);
         assert_eq!(fetched(&network, &[7, 15, 0], 12), f32_bytes(&[0.0, 1.0, -0.875]));
     }
 }
@@ -112,8 +91,8 @@ fn quantized_edges_follow_scale_and_offset_of_the_tensor() {
 fn unsigned_edges_refer_to_the_signed_value() {
     let dims = [2];
     let sequence =
-        vec![scaled(Quantize, UInt8Q, &dims, 1.0 / 255.0, -128), copy(Direction::In, 0, 0, UInt8Q, &dims)];
-    let network = with_input(binding(tensor(Float32, &dims), tensor(UInt8Q, &dims), sequence), 2);
+        vec![scaled(Quantize, UInt8Q, &dims, 1.0 / 255.0, -128), copy(Direction::In, (0, 0), UInt8Q, &dims)];
+    let network = with_input(edge(tensor(Float32, &dims), tensor(UInt8Q, &dims), sequence), 2);
     assert_eq!(staged(&network, &f32_bytes(&[0.0, 1.0])), [0, 255]);
 }
 
@@ -123,8 +102,8 @@ fn tensors_without_elements_move_nothing() {
     assert_eq!(staged(&network, &[]), [0xee; 8]);
     // The mapping of such a tensor is not empty (docs/reference/transfers.md), so callers may pass bytes.
     assert_eq!(staged(&network, &[1; 16]), [0xee; 8]);
-    let sequence = vec![step(Convert, Float16, &[0, 4]), copy(Direction::In, 0, 8, Float16, &[0, 4])];
-    let network = with_input(binding(tensor(Float32, &[0, 4]), tensor(Float16, &[0, 4]), sequence), 8);
+    let sequence = vec![step(Convert, Float16, &[0, 4]), copy(Direction::In, (0, 8), Float16, &[0, 4])];
+    let network = with_input(edge(tensor(Float32, &[0, 4]), tensor(Float16, &[0, 4]), sequence), 8);
     assert_eq!(staged(&network, &[]), [0xee; 8]);
 }
 
@@ -154,8 +133,8 @@ fn rejects_steps_that_no_host_can_do() {
         .enumerate()
     {
         let mut sequence = vec![step(Convert, Float32, &[4]); at];
-        sequence.extend([step(kind, Float32, &[4]), copy(Direction::In, 0, 0, Float32, &[4])]);
-        let network = with_input(binding(tensor(Float32, &[4]), tensor(Float32, &[4]), sequence), 16);
+        sequence.extend([step(kind, Float32, &[4]), copy(Direction::In, (0, 0), Float32, &[4])]);
+        let network = with_input(edge(tensor(Float32, &[4]), tensor(Float32, &[4]), sequence), 16);
         match TransferPlan::new(&network).map_err(RuntimeError::into_detail) {
             Err(ErrorDetail::Input(InputError::UnsupportedTransform { binding, step, kind: named })) => {
                 assert_eq!((binding.as_str(), step, named), ("edge", at, format!("{kind:?}")));
@@ -167,15 +146,15 @@ fn rejects_steps_that_no_host_can_do() {
 
 #[test]
 fn rejects_conversions_between_types_without_a_rule() {
-    let sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 0, Float16, &[4])];
-    let network = with_input(binding(tensor(Int32Index, &[4]), tensor(Float16, &[4]), sequence), 16);
+    let sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, (0, 0), Float16, &[4])];
+    let network = with_input(edge(tensor(Int32Index, &[4]), tensor(Float16, &[4]), sequence), 16);
     assert_eq!(code(&network), "program.unsupported_transform");
-    let sequence = vec![scaled(Quantize, Float16, &[4], 1.0, 0), copy(Direction::In, 0, 0, Float16, &[4])];
-    let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 16);
+    let sequence = vec![scaled(Quantize, Float16, &[4], 1.0, 0), copy(Direction::In, (0, 0), Float16, &[4])];
+    let network = with_input(edge(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 16);
     assert_eq!(code(&network), "program.unsupported_transform");
-    let mut sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, 0, 0, Float16, &[4])];
+    let mut sequence = vec![step(Convert, Float16, &[4]), copy(Direction::In, (0, 0), Float16, &[4])];
     sequence[0].layout = 2;
-    let network = with_input(binding(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 16);
+    let network = with_input(edge(tensor(Float32, &[4]), tensor(Float16, &[4]), sequence), 16);
     assert_eq!(code(&network), "program.unsupported_transform");
 }
 
@@ -189,13 +168,14 @@ fn rejects_transposes_that_do_not_fuse() {
         turn(&[3, 2], &[1, 0]),
         step(Convert, Float32, &[6, 1]),
         turn(&[1, 6], &[1, 0]),
-        copy(Direction::In, 0, 0, Float32, &[1, 6]),
+        copy(Direction::In, (0, 0), Float32, &[1, 6]),
     ];
-    let network = with_input(binding(tensor(Float32, &[2, 3]), tensor(Float32, &[1, 6]), sequence), 24);
+    let network = with_input(edge(tensor(Float32, &[2, 3]), tensor(Float32, &[1, 6]), sequence), 24);
     assert_eq!(code(&network), "program.unsupported_transform");
     let nine = [1; 9];
-    let sequence = vec![turn(&nine, &[0, 1, 2, 3, 4, 5, 6, 7, 8]), copy(Direction::In, 0, 0, Float32, &nine)];
-    let network = with_input(binding(tensor(Float32, &nine), tensor(Float32, &nine), sequence), 4);
+    let sequence =
+        vec![turn(&nine, &[0, 1, 2, 3, 4, 5, 6, 7, 8]), copy(Direction::In, (0, 0), Float32, &nine)];
+    let network = with_input(edge(tensor(Float32, &nine), tensor(Float32, &nine), sequence), 4);
     assert_eq!(code(&network), "program.unsupported_transform");
 }
 
@@ -239,8 +219,8 @@ fn buffers_that_are_too_short_or_too_few_are_refused() {
     assert_eq!(run(16, 15, 1), Err("input.size"));
     assert_eq!(run(16, 16, 2), Err("call.argument"));
     assert_eq!(run(16, 16, 0), Err("call.argument"));
-    let sequence = vec![copy(Direction::Out, 0, 0, Float32, &[1])];
-    let output = binding(tensor(Float32, &[1]), tensor(Float32, &[1]), sequence);
+    let sequence = vec![copy(Direction::Out, (0, 0), Float32, &[1])];
+    let output = edge(tensor(Float32, &[1]), tensor(Float32, &[1]), sequence);
     let plan = TransferPlan::new(&with_output(output, 4)).unwrap();
     let short = plan.fetch_output(0, view(&[0; 3]), view_mut(&mut [0; 4]));
     assert_eq!(short.unwrap_err().code(), "input.size");
@@ -284,15 +264,15 @@ fn descriptors() -> impl Strategy<Value = NetworkDesc> {
             let initial = IoDescriptor { qscale: 0.125, ..tensor(dtype, &dims) };
             let mut state = (dtype, dims);
             let is_input = dir == Direction::In;
-            let first = copy(dir, buffer, offset, state.0, &state.1);
+            let first = copy(dir, (buffer, offset), state.0, &state.1);
             let mut sequence: Vec<_> =
                 choices.into_iter().map(|choice| next_step(choice, &mut state)).collect();
             if is_input {
-                sequence.push(copy(dir, buffer, offset, state.0, &state.1));
+                sequence.push(copy(dir, (buffer, offset), state.0, &state.1));
             } else {
                 sequence.insert(0, first);
             }
-            let mut made = binding(initial, tensor(state.0, &state.1), sequence);
+            let mut made = edge(initial, tensor(state.0, &state.1), sequence);
             made.is_partial_allowed = partial < 60;
             let at = if is_input { made.transformseq.len() - 1 } else { 0 };
             let place = made.transformseq[at].copy_dma_buffer.as_mut().unwrap();
@@ -313,7 +293,7 @@ fn descriptors() -> impl Strategy<Value = NetworkDesc> {
     (bindings.clone(), bindings, 30_u32..80).prop_map(move |(inputs, outputs, size)| NetworkDesc {
         inputs: make(Direction::In, 0, inputs),
         outputs: make(Direction::Out, 1, outputs),
-        dma_buffers: vec![DmaBuffer { size, dir: Direction::In }, DmaBuffer { size, dir: Direction::Out }],
+        dma_buffers: two_buffers(size, size),
         ..NetworkDesc::default()
     })
 }
