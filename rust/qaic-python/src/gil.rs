@@ -24,6 +24,29 @@ pub(crate) trait Detach<'py>: Sized {
         work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
     ) -> PyResult<T>;
 
+    /// [`Self::detached`] for a caller that handles errors. Raises only for a signal or a panic.
+    fn attempted<T: Ungil + Send>(
+        self,
+        work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<Result<T, RuntimeError>> {
+        let outcome = self.detached(|detached| Ok(work(detached)))?;
+        if matches!(&outcome, Err(error) if error.is_interrupted())
+            && let Some(signal) = take_signal()
+        {
+            return Err(signal);
+        }
+        Ok(outcome)
+    }
+
+    /// [`Self::detached`] for `wait`, whose scope ends at `deadline` and handles signals.
+    fn waiting<T: Ungil + Send>(
+        self,
+        deadline: Option<Deadline>,
+        wait: impl FnOnce(&mut WaitScope<'_>) -> Result<T, RuntimeError> + Ungil + Send,
+    ) -> PyResult<T> {
+        self.detached(|detached| answering_signals(detached, deadline, wait))
+    }
+
     /// Runs long `work` that does not handle signals, and ends it at Ctrl-C.
     ///
     /// On the main thread, the work moves to another thread while this one checks for signals. Other threads receive
@@ -50,13 +73,18 @@ pub(crate) trait Detach<'py>: Sized {
     fn asking<T: Ungil + Send>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
-    ) -> PyResult<T>;
+    ) -> PyResult<T> {
+        self.watched(&CancellationToken::default(), work)
+    }
 
     /// Runs an explicit teardown on a reaper thread. After Ctrl-C or [`reaper::LIMIT`], the teardown continues there.
     fn torn_down<T: Ungil + Send + 'static>(
         self,
         work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
-    ) -> PyResult<Result<T, RuntimeError>>;
+    ) -> PyResult<Result<T, RuntimeError>> {
+        let limit = Deadline::after(reaper::LIMIT);
+        self.attempted(|detached| answering_signals(detached, limit, |scope| reaper::run(scope, work)))
+    }
 }
 
 /// A value with a slow teardown. Its drop waits briefly for the teardown, without the interpreter lock.
@@ -120,7 +148,7 @@ impl PyTeardown {
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
         reaper::announce(&self.teardown);
-        py.detached(|detached| answering_signals(detached, deadline, |scope| self.teardown.wait(scope)))
+        py.waiting(deadline, |scope| self.teardown.wait(scope))
     }
 }
 
@@ -179,28 +207,6 @@ impl<'py> Detach<'py> for Python<'py> {
             }
             (None, Ok(Err(error))) => Err(to_exception(self, error)),
         }
-    }
-
-    fn asking<T: Ungil + Send>(
-        self,
-        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send,
-    ) -> PyResult<T> {
-        self.watched(&CancellationToken::default(), work)
-    }
-
-    fn torn_down<T: Ungil + Send + 'static>(
-        self,
-        work: impl FnOnce() -> Result<T, RuntimeError> + Ungil + Send + 'static,
-    ) -> PyResult<Result<T, RuntimeError>> {
-        let limit = Deadline::after(reaper::LIMIT);
-        let outcome = self
-            .detached(|detached| Ok(answering_signals(detached, limit, |scope| reaper::run(scope, work))))?;
-        if matches!(&outcome, Err(error) if error.is_interrupted())
-            && let Some(signal) = take_signal()
-        {
-            return Err(signal);
-        }
-        Ok(outcome)
     }
 }
 

@@ -10,7 +10,7 @@ use qaic_runtime::{Deadline, DeviceId, RuntimeError};
 
 use crate::context::open_context;
 use crate::errors::from_runtime;
-use crate::gil::{Detach, answering_signals};
+use crate::gil::Detach;
 
 /// Controls the `noop` device with this id.
 #[pyclass(frozen, name = "NoopControl", module = "qaic._core")]
@@ -63,11 +63,7 @@ impl PyNoopControl {
     #[pyo3(signature = (count = 1, timeout = 10.0))]
     fn wait_executing(&self, py: Python<'_>, count: u32, timeout: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
-        py.detached(|detached| {
-            answering_signals(detached, Deadline::after(limit), |scope| {
-                self.control.wait_executing(count, scope)
-            })
-        })
+        py.waiting(Deadline::after(limit), |scope| self.control.wait_executing(count, scope))
     }
 
     /// Loses the device: running executions end, loaded programs are lost, and loads fail until `recover`.

@@ -14,10 +14,10 @@ use super::argument::buffers;
 use super::context::RtContext;
 use super::exec_obj::PyExecObj;
 use super::inference_set::{PyQaicInferenceSet, SetCore};
-use super::status::{Refusal, member, outcome, refuse};
+use super::status::{Refusal, member, refuse, waited};
 use crate::buffers::release_dropped;
 use crate::errors::from_runtime;
-use crate::gil::{Reaped, answering_signals};
+use crate::gil::Reaped;
 
 /// An inference set and the buffers that all its inferences use.
 #[pyclass(frozen, name = "Benchmark", module = "qaic._core")]
@@ -72,11 +72,8 @@ impl PyBenchmark {
             raised.is_none()
         };
         let progress = &self.progress;
-        let measured = outcome(py, |detached| {
-            answering_signals(detached, None, |scope| {
-                set.benchmark(count, limit, progress, |_, _| {}, count_one, scope)
-            })
-        });
+        let measured =
+            waited(py, None, |scope| set.benchmark(count, limit, progress, |_, _| {}, count_one, scope));
         if let Some(error) = raised {
             return Err(error);
         }

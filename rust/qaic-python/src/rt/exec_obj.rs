@@ -13,11 +13,11 @@ use super::context::RtContext;
 use super::dims::{self, PyDims};
 use super::program::PyProgram;
 use super::slicing::{PySlicing, PySlicingSpec};
-use super::status::{Answer, Refusal, member, outcome, refused, reply, reply_with};
+use super::status::{Answer, Refusal, member, refused, reply, reply_with, waited};
 use super::{construction_reported, missing};
 use crate::buffers::{PyQBuffer, ReleaseDropped, release_dropped, zeroed};
 use crate::errors::from_runtime;
-use crate::gil::{Reaped, answering_signals};
+use crate::gil::Reaped;
 
 /// The property that loads and activates the program.
 const AUTO_LOAD_ACTIVATE: u32 = 4;
@@ -193,10 +193,7 @@ impl PyExecObj {
                 return self.reply(py, Err(refusal.busy_in_flight()));
             }
         }
-        self.reply(
-            py,
-            outcome(py, |detached| answering_signals(detached, None, |scope| self.exec().run(scope))),
-        )
+        self.reply(py, waited(py, None, |scope| self.exec().run(scope)))
     }
 
     /// Waits for the inference that was enqueued last; returns immediately with success if there is none.
@@ -204,10 +201,7 @@ impl PyExecObj {
     /// Blocking, without the interpreter lock; the inference continues after Ctrl-C.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        self.reply(
-            py,
-            outcome(py, |detached| answering_signals(detached, None, |scope| self.exec().wait(scope))),
-        )
+        self.reply(py, waited(py, None, |scope| self.exec().wait(scope)))
     }
 
     /// (status, list of ``QBuffer`` by binding index). The buffer of an unset binding is empty.

@@ -25,11 +25,11 @@ use super::numbers::whole;
 use super::program::{place_program, program_options};
 use super::qpc::RtQpc;
 use super::queue;
-use super::status::{Answer, Refusal, outcome, refused, reply, reply_with};
+use super::status::{Answer, Refusal, outcome, refused, reply, reply_with, waited};
 use super::{construction_reported, missing};
 use crate::buffers::{ReleaseDropped, release_dropped};
 use crate::errors::from_runtime;
-use crate::gil::{Detach, Reaped, answering_signals};
+use crate::gil::{Detach, Reaped};
 
 const SOURCE: FailureSource = FailureSource::InferenceSet;
 
@@ -53,7 +53,7 @@ impl SetCore {
         if let Some(given) = given {
             bind_each(&set, &list_of(given)?)?;
         }
-        let exec_objs = (0..set.handle_count()).map(|_| PyOnceLock::new()).collect();
+        let exec_objs = (0..set.set.handle_count()).map(|_| PyOnceLock::new()).collect();
         Ok(Self { exec_objs, set, parent: context.clone().unbind() })
     }
 
@@ -231,8 +231,7 @@ impl PyQaicInferenceSet {
     #[pyo3(name = "getCompleted")]
     fn completed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let set = self.core.set();
-        let ended =
-            || outcome(py, |detached| answering_signals(detached, None, |scope| set.get_completed(scope)));
+        let ended = || waited(py, None, |scope| set.get_completed(scope));
         self.collected(py, set.try_get_completed().map_or_else(ended, Ok))
     }
 
@@ -248,14 +247,10 @@ impl PyQaicInferenceSet {
         let set = self.core.set();
         let found = match inference_id(infId)? {
             // A check costs less than the release of the interpreter lock.
-            Some(id) => set.try_get_completed_id(id).map_or_else(
-                || {
-                    outcome(py, |detached| {
-                        answering_signals(detached, None, |scope| set.get_completed_id(id, scope))
-                    })
-                },
-                Ok,
-            ),
+            Some(id) => {
+                let ended = || waited(py, None, |scope| set.get_completed_id(id, scope));
+                set.try_get_completed_id(id).map_or_else(ended, Ok)
+            }
             None => Err(refused(format!("no inference has the id {infId}")).into()),
         };
         self.collected(py, found)
@@ -284,11 +279,11 @@ impl PyQaicInferenceSet {
     /// Blocking, without the interpreter lock.
     #[pyo3(name = "waitForCompletion")]
     fn wait_for_completion(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let waited = outcome(py, |detached| {
-            answering_signals(detached, None, |scope| self.core.set().wait_for_completion(scope))?;
+        let ended = waited(py, None, |scope| {
+            self.core.set().wait_for_completion(scope)?;
             self.core.set().check_completed()
         });
-        self.reply(py, waited)
+        self.reply(py, ended)
     }
 
     /// Name from the properties.
@@ -316,9 +311,7 @@ impl PyQaicInferenceSet {
 impl PyQaicInferenceSet {
     fn acquire(&self, py: Python<'_>, limit: Option<Deadline>) -> Answer<HandleId> {
         let set = self.core.set();
-        let acquire =
-            || outcome(py, |detached| answering_signals(detached, limit, |scope| set.acquire(scope)));
-        set.try_acquire().map_or_else(acquire, Ok)
+        set.try_acquire().map_or_else(|| waited(py, limit, |scope| set.acquire(scope)), Ok)
     }
 
     fn submit_vector(&self, py: Python<'_>, vector: &PyInferenceVector, id: u64) -> Answer {
@@ -405,7 +398,7 @@ impl<'py> Further<'py> {
 
 /// Binds each handle to its list of buffers.
 fn bind_each(set: &BoundSet, lists: &Bound<'_, PyList>) -> Answer {
-    let (given, count) = (lists.len(), set.handle_count());
+    let (given, count) = (lists.len(), set.set.handle_count());
     if given != count {
         let why = format!(
             "infDataVectorDmaBuf has {} of buffers, expected {count}, one for each of the setSize * numActivations \

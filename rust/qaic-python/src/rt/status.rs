@@ -5,9 +5,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use qaic_runtime::process::FailureSource;
-use qaic_runtime::{Context, Detached, ErrorDetail, QStatus, RuntimeError, StateError};
+use qaic_runtime::{Context, Deadline, Detached, ErrorDetail, QStatus, RuntimeError, StateError, WaitScope};
 
-use crate::gil::{self, Detach};
+use crate::gil::{Detach, answering_signals};
 
 /// Returns the member of `qaicrt.QStatus`.
 pub(crate) fn member(py: Python<'_>, status: QStatus) -> PyResult<Py<PyAny>> {
@@ -72,13 +72,16 @@ pub(crate) fn outcome<T: Ungil + Send>(
     py: Python<'_>,
     work: impl FnOnce(Detached) -> Result<T, RuntimeError> + Ungil + Send,
 ) -> Answer<T> {
-    let outcome = py.detached(|detached| Ok(work(detached)))?;
-    if matches!(&outcome, Err(error) if error.is_interrupted())
-        && let Some(signal) = gil::take_signal()
-    {
-        return Err(signal.into());
-    }
-    Ok(outcome?)
+    Ok(py.attempted(work)??)
+}
+
+/// [`outcome`] of `wait`, whose scope ends at `deadline` and handles signals.
+pub(crate) fn waited<T: Ungil + Send>(
+    py: Python<'_>,
+    deadline: Option<Deadline>,
+    wait: impl FnOnce(&mut WaitScope<'_>) -> Result<T, RuntimeError> + Ungil + Send,
+) -> Answer<T> {
+    outcome(py, |detached| answering_signals(detached, deadline, wait))
 }
 
 /// Returns the status of a call without a result.

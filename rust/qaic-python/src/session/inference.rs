@@ -79,9 +79,7 @@ impl PyInference {
         self.check_process(py)?;
         match self.inference.outcome() {
             Some(Ok(())) if self.inference.set().is_none() => {}
-            _ => {
-                py.detached(|detached| answering_signals(detached, None, |scope| self.inference.wait(scope)))?
-            }
+            _ => py.waiting(None, |scope| self.inference.wait(scope))?,
         }
         let storages = self.inference.take_outputs();
         if storages.len() != self.tensors.outputs.len() {

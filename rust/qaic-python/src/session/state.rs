@@ -8,7 +8,7 @@ use qaic_runtime::request::{ArrayState, Arrays};
 use super::PyInferenceSet;
 use crate::buffers::{Exports, array_over};
 use crate::errors::from_runtime;
-use crate::gil::{Detach, answering_signals};
+use crate::gil::Detach;
 
 impl PyInferenceSet {
     /// Finds a state, or with `sequence` its part at this index of the first dimension.
@@ -26,7 +26,7 @@ impl PyInferenceSet {
         sequence: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let state = self.state(py, name, sequence)?;
-        let array = py.detached(|detached| answering_signals(detached, None, |scope| state.read(scope)))?;
+        let array = py.waiting(None, |scope| state.read(scope))?;
         array_over(py, array, &state.layout())
     }
 
@@ -45,8 +45,7 @@ impl PyInferenceSet {
         let given = exports.take(&array, false).map(|exported| exported.id);
         // A value without a buffer is empty, so its size differs from that of the state.
         let given = given.map_or(HostSlice::empty(), |id| exports.memory(id));
-        let outcome =
-            py.detached(|detached| answering_signals(detached, None, |scope| state.write(given, scope)));
+        let outcome = py.waiting(None, |scope| state.write(given, scope));
         exports.clear(py);
         outcome
     }
