@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use qaic_quant::mx::{self, MxFormat};
-use qaic_quant::{
-    Channels, Histogram, Method, Precision, QuantParams, Schema, calibrate, dequantize, quantize,
-};
+use qaic_quant::{Channels, Histogram, Method, Precision, QuantParams, Schema, calibrate, quantize};
 
 const ROW: usize = 1024;
 const COUNT: usize = ROW * 256;
@@ -41,16 +39,10 @@ fn rates(criterion: &mut Criterion) {
     group.bench_function("quantize int8, last axis", |b| {
         b.iter(|| quantize(&channels, 0, black_box(&values), &mut levels));
     });
-    group.bench_function("dequantize int8", |b| {
-        b.iter(|| dequantize(&whole, 0, black_box(&levels), &mut back));
-    });
     for format in MxFormat::ALL {
         let name = format.name();
         #[allow(clippy::unwrap_used)] // as above
         let mut stored = vec![0; format.stored_bytes(COUNT / ROW, ROW).unwrap()];
-        group.bench_function(format!("round {name}"), |b| {
-            b.iter(|| mx::round(format, ROW, black_box(&values), &mut back));
-        });
         group.bench_function(format!("encode {name}"), |b| {
             b.iter(|| mx::encode(format, ROW, black_box(&values), &mut stored));
         });

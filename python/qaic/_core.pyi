@@ -216,14 +216,6 @@ def quantize_tensor(
     value. Blocking, without the interpreter lock.
     """
 
-def dequantize_tensor(
-    array: NDArray[Any], scale: ArrayLike, offset: ArrayLike, axis: int | None = None
-) -> NDArray[Any]:
-    """Give a C-contiguous array of int8, int16 or int32 back as float32: ``scale * (q - offset)``.
-
-    Blocking, without the interpreter lock.
-    """
-
 def mx_encode(array: NDArray[Any], encoding: str, *, refuse_not_finite: bool = False) -> bytes:
     """Store a C-contiguous float32 array in blocks of 32 elements along its last axis.
 
@@ -238,12 +230,6 @@ def mx_decode(data: Buffer, shape: Sequence[int], encoding: str) -> NDArray[Any]
     """Give an array of ``shape`` back, as float32, from the bytes that :func:`mx_encode` made.
 
     Any bytes of the right length decode. Blocking, without the interpreter lock.
-    """
-
-def mx_round(array: NDArray[Any], encoding: str, *, refuse_not_finite: bool = False) -> NDArray[Any]:
-    """Round as :func:`mx_encode` and :func:`mx_decode` together do.
-
-    Blocking, without the interpreter lock.
     """
 
 @final
@@ -330,8 +316,6 @@ class EmuControl:
         """Return the hands on all emulated cards that this process has had."""
     def reset(self) -> None:
         """Reset the card; it is online again some time later, or after ``hurry``."""
-    def restart_cores(self, channel: int, power_up: bool = True) -> None:
-        """Let the cores of a channel fail; they start again some time later, without power never."""
     def hurry(self) -> None:
         """Let everything happen at once that would happen later."""
     def set_faults(self, text: str) -> None:
@@ -661,8 +645,6 @@ class InferenceSet:
         allow_hw_mismatch: bool = False,
         timeout: float | None = None,
     ) -> InferenceSet: ...
-    @property
-    def handle_count(self) -> int: ...
     def teardown(self) -> Teardown:
         """Return its teardown, which begins after its last use."""
 
@@ -842,8 +824,6 @@ class Profiler:
     def stop(self) -> bool: ...
     @property
     def programs(self) -> list[dict[str, Any]]: ...
-    @property
-    def is_running(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> bool: ...
     def drain(self) -> Samples: ...
 
@@ -862,10 +842,8 @@ class Samples:
     def of_program(self, program: int) -> Samples: ...
     def descriptor(self, program: int) -> StatsDescriptor | None: ...
     def host_trace(self) -> bytes: ...
-    def op_stats(self, index: int, as_trace: bool) -> bytes | None: ...
     def latency_report(self, program: int = 0, *, always: bool = False) -> str | None: ...
 
-def device_kpi(buffer: StatsBuffer) -> dict[str, float | None] | None: ...
 def profiling_clock() -> tuple[int, int]: ...
 
 @final
@@ -915,6 +893,7 @@ def stats_summary(
 def stats_trace(
     parts: Sequence[tuple[StatsBuffer, StatsDescriptor | None, str, int | None]],
     *,
+    path: str | PathLike[str] | None = None,
     format: str = "json",  # noqa: A002
     merge_thread_groups: bool = True,
     flow_events: bool = False,
@@ -923,24 +902,5 @@ def stats_trace(
     host_trace: Buffer | None = None,
     host_samples: Samples | None = None,
 ) -> BytesView: ...
-def write_stats_summary(
-    path: str | PathLike[str],
-    buffer: StatsBuffer,
-    descriptor: StatsDescriptor | None = None,
-    *,
-    cores: Sequence[int] | None = None,
-) -> None: ...
-def write_stats_trace(
-    path: str | PathLike[str],
-    parts: Sequence[tuple[StatsBuffer, StatsDescriptor | None, str, int | None]],
-    *,
-    format: str = "json",  # noqa: A002
-    merge_thread_groups: bool = True,
-    flow_events: bool = False,
-    barrier_events: bool = False,
-    cores: Sequence[int] | None = None,
-    host_trace: Buffer | None = None,
-    host_samples: Samples | None = None,
-) -> None: ...
 def stats_capacity(counts: dict[str, int]) -> int: ...
 def stats_record_fields(name: str) -> list[tuple[str, str, int]]: ...

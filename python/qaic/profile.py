@@ -223,7 +223,7 @@ class Profile:
         }
         if path is None:
             return bytes(_core.stats_trace(parts, **options))
-        write_replacing(Path(path), lambda aside: _core.write_stats_trace(aside, parts, **options))
+        write_replacing(Path(path), lambda aside: _core.stats_trace(parts, path=aside, **options))
         return None
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:

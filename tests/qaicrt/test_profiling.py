@@ -194,7 +194,7 @@ def test_files_of_the_other_types(measured, tmp_path, kind):
         for number, name in enumerate(sorted(found)):
             buffer = _core.StatsBuffer(found[name])
             assert buffer.run["inference"] == number
-            assert _core.device_kpi(buffer)["ExecTimeUs"] > 0
+            assert buffer.section("THREAD") is not None
 
 
 def test_device_columns_where_statistics_were_asked_for(measured, tmp_path):
@@ -473,7 +473,7 @@ def test_what_explains_buffers_outlives_the_program(measured):
     samples = profiler.drain()
     assert not samples.programs[0]["is_profiled"]
     assert len(samples.device_kpis(0)) == 2
-    assert b"total batch ucycles:" in samples.op_stats(1, False)
+    assert b"total batch ucycles:" in profiling_reports.operations_report(samples, 1, 0, as_trace=False)
     # The image is kept only as long as needed, because it keeps the container mapped.
     assert profiler.drain().descriptor(0) is None
 

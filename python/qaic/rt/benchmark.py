@@ -17,6 +17,7 @@ from qaic import _core
 from qaic.rt.dispatch import Dispatcher
 from qaic.rt.enums import LiveReportingLevelEnum, QAicOpStatsFormatEnum, QStatus, of_qaicrt
 from qaic.rt.exceptions import ExceptionInit, ExceptionNullPtr
+from qaic.rt.profiling.reports import operations_report
 from qaic.rt.programs import ExecObjInfo
 from qaic.rt.properties import (
     BenchmarkProperties,
@@ -371,7 +372,7 @@ class InferenceBenchmarkSet:
         as_trace = form is QAicOpStatsFormatEnum.QAIC_OPSTATS_FORMAT_JSON
         for index, sample in enumerate(samples.times()):
             try:
-                text = samples.op_stats(index, as_trace)
+                text = operations_report(samples, index, int(sample["program"]), as_trace=as_trace)
             except _core.QaicError as error:
                 self._refuse(f"no report was created: {error}", QStatus.QS_ERROR)
                 continue

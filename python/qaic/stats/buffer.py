@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qaic import _core
 from qaic.stats.descriptor import Descriptor, OpColumns
 from qaic.stats.layouts import RECORDS, Run
-from qaic.support.atomic_io import write_replacing
+from qaic.support.atomic_io import replace_bytes, write_replacing
 from qaic.support.text import counted
 
 if TYPE_CHECKING:
@@ -154,12 +154,7 @@ class StatsBuffer:
 
     def write_summary(self, path: str | PathLike[str], *, cores: Sequence[int] | None = None) -> None:
         """Write the result of :meth:`summary` to a file atomically; parameters and errors are the same."""
-        write_replacing(
-            Path(path),
-            lambda aside: _core.write_stats_summary(
-                aside, self.compiled, self._compiled_descriptor, cores=cores
-            ),
-        )
+        replace_bytes(Path(path), self.summary(cores=cores).encode())
 
     def write_trace(
         self,
@@ -201,9 +196,9 @@ class StatsBuffer:
         network = self._descriptor.network if self._descriptor else "network"
         write_replacing(
             Path(path),
-            lambda aside: _core.write_stats_trace(
-                aside,
+            lambda aside: _core.stats_trace(
                 [(self.compiled, self._compiled_descriptor, network, None)],
+                path=aside,
                 format=format,
                 merge_thread_groups=merge_thread_groups,
                 flow_events=flow_events,

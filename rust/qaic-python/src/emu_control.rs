@@ -67,16 +67,6 @@ impl PyEmuControl {
         })
     }
 
-    /// Makes the cores of a channel fail. They restart some time later, or after `hurry`; never if `power_up` is
-    /// false.
-    #[pyo3(signature = (channel, power_up = true))]
-    fn restart_cores(&self, py: Python<'_>, channel: u32, power_up: bool) -> PyResult<()> {
-        py.detached(|_| {
-            self.control.restart_cores(channel, power_up);
-            Ok(())
-        })
-    }
-
     /// Runs all delayed events immediately.
     fn hurry(&self, py: Python<'_>) -> PyResult<()> {
         py.detached(|_| {

@@ -50,13 +50,12 @@ mod _core {
     #[pymodule_export]
     use super::payload::PyPayload;
     #[pymodule_export]
-    use super::profiling::{PyProfiler, PySamples, device_kpi, profiling_clock};
+    use super::profiling::{PyProfiler, PySamples, profiling_clock};
     #[pymodule_export]
     use super::qpc::{PyQpc, PyTensor, validate_container};
     #[pymodule_export]
     use super::quant::{
-        PyTensorHistogram, calibrate_range, dequantize_tensor, mx_decode, mx_encode, mx_round, quant_range,
-        quantize_tensor,
+        PyTensorHistogram, calibrate_range, mx_decode, mx_encode, quant_range, quantize_tensor,
     };
     #[pymodule_export]
     use super::requests::{
@@ -73,7 +72,7 @@ mod _core {
     #[pymodule_export]
     use super::stats::{PyStatsBuffer, PyStatsDescriptor, encode_stats, stats_capacity, stats_record_fields};
     #[pymodule_export]
-    use super::stats_output::{stats_summary, stats_trace, write_stats_summary, write_stats_trace};
+    use super::stats_output::{stats_summary, stats_trace};
     #[pymodule_export]
     use super::writer::{PyQpcWriter, encode_elf, encode_metadata, encode_network_desc};
 

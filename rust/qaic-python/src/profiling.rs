@@ -16,11 +16,11 @@ use qaic_stats::report::DeviceKpi;
 
 use crate::buffers::{BytesView, ReadOnlyBytes};
 use crate::errors::{from_stats, record};
-use crate::gil::{Detach, answering_signals, deadline_after};
+use crate::gil::{Detach, deadline_after};
 use crate::rt::inference_set::PyQaicInferenceSet;
 use crate::rt::program::PyProgram;
 use crate::session::PyInferenceSet;
-use crate::stats::{PyStatsBuffer, PyStatsDescriptor};
+use crate::stats::PyStatsDescriptor;
 
 fn facts_of<'py>(py: Python<'py>, programs: &[ProfiledProgram]) -> PyResult<Bound<'py, PyAny>> {
     record(py, &programs.iter().map(ProfiledProgram::record).collect::<Vec<_>>())
@@ -115,11 +115,6 @@ impl PyProfiler {
         facts_of(py, &self.collector.programs())
     }
 
-    #[getter]
-    fn is_running(&self) -> bool {
-        self.collector.profiler.is_running()
-    }
-
     /// Waits until every activation has `count` samples; returns false if the profiler stops or `timeout` seconds
     /// pass first.
     ///
@@ -127,9 +122,7 @@ impl PyProfiler {
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = deadline_after(py, timeout)?;
-        py.detached(|detached| {
-            answering_signals(detached, deadline, |scope| self.collector.profiler.wait(scope))
-        })
+        py.waiting(deadline, |scope| self.collector.profiler.wait(scope))
     }
 
     /// Returns the samples since the last call.
@@ -257,22 +250,6 @@ impl PySamples {
         Ok(PyBytes::new(py, &json))
     }
 
-    /// Returns the device's measurements of a sample, as a text summary or as a Chrome trace; `None` if there
-    /// is no stats buffer.
-    ///
-    /// Blocking, without the interpreter lock.
-    fn op_stats<'py>(
-        &self,
-        py: Python<'py>,
-        index: usize,
-        as_trace: bool,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        self.program(self.sample(index)?.host.program)?;
-        let written = py.detached(|_| Ok(self.samples.op_stats(index, as_trace)))?;
-        let written = written.map_err(|error| from_stats(py, &error, None))?;
-        Ok(written.map(|text| PyBytes::new(py, &text)))
-    }
-
     /// Returns the latency report of one program. For a program without samples, returns `None`, or only the report
     /// header if `always` is true.
     ///
@@ -291,16 +268,6 @@ fn metrics<'py>(py: Python<'py>, kpi: &DeviceKpi) -> PyResult<Bound<'py, PyDict>
         metrics.set_item(name, value(kpi))?;
     }
     Ok(metrics)
-}
-
-/// Returns the metrics of a stats buffer by name, `None` for those without a measurement. Returns `None` for a buffer
-/// without cores and threads.
-#[pyfunction]
-pub(crate) fn device_kpi<'py>(
-    py: Python<'py>,
-    buffer: &PyStatsBuffer,
-) -> PyResult<Option<Bound<'py, PyDict>>> {
-    DeviceKpi::of_model(&buffer.buffer.model()).map(|kpi| metrics(py, &kpi)).transpose()
 }
 
 /// Returns the sample clock in nanoseconds, and the UTC time in nanoseconds at its start.

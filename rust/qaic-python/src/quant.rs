@@ -12,9 +12,9 @@ use qaic_quant::QuantError;
 use crate::errors::Raise;
 
 pub(crate) use histogram::PyTensorHistogram;
-pub(crate) use mx::{mx_decode, mx_encode, mx_round};
+pub(crate) use mx::{mx_decode, mx_encode};
 pub(crate) use range::{calibrate_range, quant_range};
-pub(crate) use tensor::{dequantize_tensor, quantize_tensor};
+pub(crate) use tensor::quantize_tensor;
 
 /// Converts an error of `qaic_quant`.
 fn refused(py: Python<'_>, error: &QuantError) -> PyErr {

@@ -20,7 +20,7 @@ use qaic_sync::ObjectPool;
 use crate::buffers::Exports;
 use crate::context::{PyContext, load_until};
 use crate::errors::from_runtime;
-use crate::gil::{Detach, PyTeardown, Reaped, answering_signals, deadline_after};
+use crate::gil::{Detach, PyTeardown, Reaped, deadline_after};
 use crate::qpc::PyQpc;
 use inputs::bind_inputs;
 use tensors::{Tensors, check_keys, writable};
@@ -121,12 +121,6 @@ impl PyInferenceSet {
         })
     }
 
-    /// Number of inferences that can be in flight.
-    #[getter]
-    fn handle_count(&self) -> usize {
-        self.set.handle_count()
-    }
-
     /// Returns the handle to wait for the teardown, which begins after the last use of this object.
     fn teardown(&self) -> PyTeardown {
         PyTeardown::new(self.set.teardown())
@@ -217,11 +211,7 @@ impl PyInferenceSet {
             let Scratch { exports, bound } = &mut *scratch;
             bind_inputs(py, &self.tensors, &self.coerce, inputs, exports, bound)?;
             let limit = deadline_after(py, seconds)?.map(|deadline| deadline.limit);
-            py.detached(|detached| {
-                answering_signals(detached, None, |scope| {
-                    bound.benchmark(&self.set, exports, count, limit, scope)
-                })
-            })
+            py.waiting(None, |scope| bound.benchmark(&self.set, exports, count, limit, scope))
         })();
         self.give_back(py, scratch);
         let outcome = result?;
@@ -284,9 +274,9 @@ impl PyInferenceSet {
             let pushed = bound.push_output(tensors, exports, destination);
             pushed.map_err(|error| from_runtime(py, error))?;
         }
-        py.detached(|detached| {
+        py.waiting(deadline, |scope| {
             bound.check_apart(tensors)?;
-            answering_signals(detached, deadline, |scope| bound.run(&self.set, tensors, exports, scope))
+            bound.run(&self.set, tensors, exports, scope)
         })?;
         let result = PyDict::new(py);
         for (output, (spec, key)) in self.tensors.outputs().enumerate() {

@@ -39,4 +39,4 @@ pub use calibration::{Method, calibrate};
 pub use error::QuantError;
 pub use histogram::{Histogram, SharedHistogram, check_bins};
 pub use range::{Precision, QuantParams, Schema, quant_params};
-pub use tensor::{Channels, Quantized, dequantize, quantize};
+pub use tensor::{Channels, Quantized, quantize};

@@ -153,7 +153,8 @@ pub fn encode(format: MxFormat, row_len: usize, values: &[f32], stored: &mut [u8
             MxFormat::Fp6E3M2 => pack(&codes::<2, -2>(block, scale), elements),
             MxFormat::Int8 => {
                 for (value, into) in block.iter().zip(elements) {
-                    *into = (sixty_fourths(value * scale) + ROUNDER).to_bits() as u8;
+                    let sixty_fourths = (value * scale * 64.0).clamp(-127.0, 127.0);
+                    *into = (sixty_fourths + ROUNDER).to_bits() as u8;
                 }
             }
         }
@@ -199,38 +200,6 @@ pub fn decode(format: MxFormat, row_len: usize, stored: &[u8], values: &mut [f32
         }
     }
     assert!(blocks.next().is_none() && blocks.remainder().is_empty(), "stored bytes are left over");
-}
-
-/// Rounds values to the result of [`decode`] after [`encode`].
-///
-/// # Panics
-///
-/// If `values` is not a whole number of rows, or `rounded` has another length.
-pub fn round(format: MxFormat, row_len: usize, values: &[f32], rounded: &mut [f32]) -> NotFinite {
-    assert_eq!(values.len(), rounded.len());
-    let mut not_finite = NotFinite::default();
-    let mut done = 0;
-    for_blocks(row_len, values, |block, len| {
-        let into = &mut rounded[done..done + len];
-        done += len;
-        let Some(shared) = shared_exponent(format, block) else {
-            not_finite.count(&block[..len]);
-            into.fill(f32::NAN);
-            return;
-        };
-        let (down, up) = (power(-shared), power(shared));
-        let mut whole = [0.0; BLOCK];
-        let each = block.iter().zip(&mut whole);
-        match format {
-            MxFormat::Fp6E2M3 => each.for_each(|(x, y)| *y = nearest::<3, 0>(x * down, 7.5) * up),
-            MxFormat::Fp6E3M2 => each.for_each(|(x, y)| *y = nearest::<2, -2>(x * down, 28.0) * up),
-            MxFormat::Int8 => each.for_each(|(x, y)| {
-                *y = ((sixty_fourths(x * down) + ROUNDER) - ROUNDER) * (1.0 / 64.0) * up;
-            }),
-        }
-        into.copy_from_slice(&whole[..len]);
-    });
-    not_finite
 }
 
 /// Calls `each(block, elements of it that exist)` for every block of every row, padded with zeros.
@@ -280,12 +249,6 @@ fn power(exponent: i32) -> f32 {
 /// even in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
 
-/// An element of a block of integers, not yet rounded.
-#[inline]
-fn sixty_fourths(x: f32) -> f32 {
-    (x * 64.0).clamp(-127.0, 127.0)
-}
-
 /// The exponent that the element nearest to `x >= 0` has before a carry, and the power of two that, added to `x`, leaves
 /// it rounded half to even at the step of this exponent.
 #[inline(always)]
@@ -294,14 +257,6 @@ fn steps<const FRACTION: i32, const LEAST: i32>(x: f32) -> (i32, f32) {
     let exponent = ((x.to_bits() >> FRACTION_BITS) as i32 - BIAS).max(LEAST);
     let magic = (exponent - FRACTION + FRACTION_BITS + BIAS) << FRACTION_BITS;
     (exponent, f32::from_bits(magic as u32))
-}
-
-/// `x` rounded to the nearest element of at most `largest`, half to even.
-#[inline]
-fn nearest<const FRACTION: i32, const LEAST: i32>(x: f32, largest: f32) -> f32 {
-    let (_, magic) = steps::<FRACTION, LEAST>(x.abs());
-    let rounded = (x.abs() + magic) - magic;
-    (if rounded < largest { rounded } else { largest }).copysign(x)
 }
 
 /// The six bits of each element of a block.
@@ -362,6 +317,8 @@ const fn elements<const FRACTION: i32, const LEAST: i32>() -> [f32; 64] {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -475,16 +432,32 @@ mod tests {
         })
     }
 
+    /// Values of one block, many of them halfway between two elements.
+    fn any_block() -> impl Strategy<Value = [f32; BLOCK]> {
+        let halfway = (-1024_i16..1024).prop_map(|steps| f32::from(steps) / 128.0);
+        let value = prop_oneof![prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL, halfway, -8.0_f32..8.0];
+        prop::array::uniform32(value)
+    }
+
     proptest! {
+        /// Oracle: a search among all elements.
         #[test]
-        fn rounded_values_are_the_decoded_ones((row_len, values) in any_values()) {
+        fn stored_element_is_the_nearest_one(values in any_block()) {
             for format in MxFormat::ALL {
-                let mut rounded = vec![9.0; values.len()];
-                let not_finite = round(format, row_len, &values, &mut rounded);
-                let back = decoded(format, row_len, &values);
-                prop_assert_eq!(not_finite, stored(format, row_len, &values).1);
-                for (a, b) in rounded.iter().zip(&back) {
-                    prop_assert!(a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()), "{a} {b}");
+                let table = match format {
+                    MxFormat::Fp6E2M3 => elements::<3, 0>().to_vec(),
+                    MxFormat::Fp6E3M2 => elements::<2, -2>().to_vec(),
+                    // Even integers have even indices, as even codes have; -128 is never written.
+                    MxFormat::Int8 => iter::once(0).chain(-127..=127).map(|i| f32::from(i as i8) / 64.0).collect(),
+                };
+                let scale = f64::from(power(i32::from(stored(format, BLOCK, &values).0[0]) - BIAS));
+                for (&value, found) in values.iter().zip(decoded(format, BLOCK, &values)) {
+                    let element = |code: usize| f64::from(table[code]) * scale;
+                    let error = |code: usize| (element(code) - f64::from(value)).abs();
+                    let code = (0..table.len()).find(|&code| element(code) == f64::from(found)).unwrap();
+                    for other in (0..table.len()).filter(|&other| element(other) != element(code)) {
+                        prop_assert!(error(code) < error(other) || error(code) == error(other) && code % 2 == 0);
+                    }
                 }
             }
         }

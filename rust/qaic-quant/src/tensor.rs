@@ -1,4 +1,4 @@
-//! Quantization of whole tensors to integers and back, with the arithmetic of [`affine`](crate::affine).
+//! Quantization of whole tensors to integers, with the arithmetic of [`affine`](crate::affine).
 //!
 //! Loops process runs of one channel, so that scale and offset are constants in a loop that the compiler vectorizes.
 
@@ -7,7 +7,7 @@ use crate::error::QuantError;
 use crate::range::{Precision, QuantParams};
 
 /// Integers of a quantized tensor.
-pub trait Quantized: Copy + Default + Into<i32> + Send + Sync + 'static {
+pub trait Quantized: Copy + Default + Send + Sync + 'static {
     /// Name of the integers.
     const PRECISION: Precision;
     /// `sum` is the quotient plus the offset, in f32.
@@ -153,15 +153,13 @@ fn cycle(
     }
 }
 
-/// Converts `values`, which are the elements from number `first` on of the tensor that `channels` describes.
-#[inline]
-fn convert<A: Copy, B>(
-    channels: &Channels,
-    first: usize,
-    values: &[A],
-    into: &mut [B],
-    each: impl Fn(A, QuantParams) -> B,
-) {
+/// Quantizes `values`, which are the elements from number `first` on of the tensor that `channels` describes.
+///
+/// # Panics
+///
+/// If the two slices differ in length.
+pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32], into: &mut [T]) {
+    let each = |value: f32, params: QuantParams| T::from_sum(affine::sum(value, params.scale, params.offset));
     assert_eq!(values.len(), into.len());
     if let Some((params, start)) = channels.last_axis(first) {
         return cycle(params, start, values.len(), |params, start, end| {
@@ -174,28 +172,6 @@ fn convert<A: Copy, B>(
         for (value, out) in values[start..end].iter().zip(&mut into[start..end]) {
             *out = each(*value, params);
         }
-    });
-}
-
-/// Quantizes `values`, which are the elements from number `first` on of the tensor that `channels` describes.
-///
-/// # Panics
-///
-/// If the two slices differ in length.
-pub fn quantize<T: Quantized>(channels: &Channels, first: usize, values: &[f32], into: &mut [T]) {
-    convert(channels, first, values, into, |value, params| {
-        T::from_sum(affine::sum(value, params.scale, params.offset))
-    });
-}
-
-/// Dequantizes `values`, which are the elements from number `first` on of the tensor that `channels` describes.
-///
-/// # Panics
-///
-/// If the two slices differ in length.
-pub fn dequantize<T: Quantized>(channels: &Channels, first: usize, values: &[T], into: &mut [f32]) {
-    convert(channels, first, values, into, |value: T, params| {
-        params.scale * affine::difference(value.into(), params.offset)
     });
 }
 
@@ -285,15 +261,11 @@ mod tests {
             let mut out = vec![0_i8; len];
             quantize(&channels, 0, &values[..cut], &mut out[..cut]);
             quantize(&channels, cut, &values[cut..], &mut out[cut..]);
-            let mut back = vec![0.0; len];
-            dequantize(&channels, 0, &out[..cut], &mut back[..cut]);
-            dequantize(&channels, cut, &out[cut..], &mut back[cut..]);
             let inner: usize = shape[axis + 1..].iter().product();
             for i in 0..len {
                 let QuantParams { scale, offset } = params[i / inner % shape[axis]];
                 let level = (values[i] / scale + offset as f32).round_ties_even().clamp(-128.0, 127.0);
                 prop_assert_eq!(f32::from(out[i]), level);
-                prop_assert_eq!(back[i], scale * (level - offset as f32));
             }
         }
     }

@@ -36,7 +36,6 @@ mod sample;
 mod tests;
 mod trace;
 mod walk;
-mod whole_file;
 
 pub use buffer::{FrozenBytes, Place, StatsBuffer};
 pub use error::StatsError;
@@ -46,4 +45,3 @@ pub use trace::{
     HostSide, HostTrace, Part, TraceFormat, TraceOptions, push_trace, write_host_trace, write_trace,
 };
 pub use walk::ProgressObserver;
-pub use whole_file::write_whole;

@@ -246,9 +246,9 @@ class _Run:
         try:
             write_replacing(
                 path,
-                lambda aside: _core.write_stats_trace(
-                    aside,
+                lambda aside: _core.stats_trace(
                     parts,
+                    path=aside,
                     format=arguments.format,
                     merge_thread_groups=arguments.merge_thread_groups,
                     flow_events=arguments.flow_events == "full",

@@ -173,7 +173,7 @@ class Recording:
         if len(samples):
             replace(
                 self._folder / trace_name(_PROGRAM),
-                lambda path: _core.write_stats_trace(str(path), [], host_samples=samples),
+                lambda path: _core.stats_trace([], path=path, host_samples=samples),
             )
 
     def _profiler(self, *, is_stream: bool, device_stats: bool | None) -> _core.Profiler:

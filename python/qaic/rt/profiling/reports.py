@@ -63,6 +63,20 @@ def device_report(samples: _core.Samples, program: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def operations_report(samples: _core.Samples, index: int, program: int, *, as_trace: bool) -> bytes | None:
+    """Return the measurements of the device in a sample: a summary, or a Chrome trace if `as_trace` is true.
+
+    Returns None if the sample has no stats buffer, or if nothing describes the buffer. Blocking.
+    """
+    content, descriptor = samples.stats(index), samples.descriptor(program)
+    if content is None or descriptor is None:
+        return None
+    buffer = _core.StatsBuffer(content, descriptor)
+    if not as_trace:
+        return _core.stats_summary(buffer, descriptor).encode()
+    return bytes(_core.stats_trace([(buffer, descriptor, samples.programs[program]["network"], None)]))
+
+
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
     """Return the lines of a table in the form of the runner: all columns but the first have 15 characters."""
     width = max(len(row[0]) for row in [head, *rows]) + 1

@@ -1,4 +1,4 @@
-//! `mx_encode`, `mx_decode` and `mx_round`.
+//! `mx_encode` and `mx_decode`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -53,22 +53,4 @@ pub(crate) fn mx_decode<'py>(
         py.detached(move |_| Ok(mx::decode(format, stored, size.row_len, size.count)?))
     })??;
     array_of(py, storage, &shape, c"f", size_of::<f32>())
-}
-
-/// Rounds a float32 array to the values of its encoded blocks.
-#[pyfunction]
-#[pyo3(signature = (array, encoding, *, refuse_not_finite = false))]
-pub(crate) fn mx_round<'py>(
-    py: Python<'py>,
-    array: &Bound<'py, PyAny>,
-    encoding: &str,
-    refuse_not_finite: bool,
-) -> PyResult<Bound<'py, PyAny>> {
-    let format = format(py, encoding)?;
-    let values = Lent::floats(py, array)?;
-    let memory = values.memory();
-    let size = format.size_of_shape(&values.shape).map_err(|error| refused(py, &error))?;
-    let (storage, found) = py.detached(move |_| Ok(mx::round(format, memory, size.row_len)?))?;
-    check(py, found, size.count, refuse_not_finite)?;
-    array_of(py, storage, &values.shape, c"f", size_of::<f32>())
 }

@@ -1,11 +1,11 @@
-//! `quantize_tensor` and `dequantize_tensor`.
+//! `quantize_tensor`.
 
 use std::ffi::CStr;
 
 use pyo3::prelude::*;
 use qaic_mem::Pod;
 use qaic_mem::convert::map_pieces;
-use qaic_quant::{Channels, Precision, Quantized, dequantize, quantize};
+use qaic_quant::{Channels, Precision, Quantized, quantize};
 
 use super::arrays::{Lent, array, numbers};
 use super::{range, refused};
@@ -36,17 +36,6 @@ fn quantized<'py, T: Quantized + Pod>(
     array(py, storage, &values.shape, format, size_of::<T>())
 }
 
-fn dequantized<'py, T: Quantized + Pod>(
-    py: Python<'py>,
-    values: &Lent,
-    channels: &Channels,
-) -> PyResult<Bound<'py, PyAny>> {
-    let memory = values.memory();
-    let map = |first, values: &[T], into: &mut [f32]| dequantize(channels, first, values, into);
-    let storage = py.detached(move |_| Ok(map_pieces(memory, map)?))?;
-    array(py, storage, &values.shape, c"f", size_of::<f32>())
-}
-
 /// Quantizes a float32 array: `clip(round_half_even(x / scale + offset))`.
 #[pyfunction]
 #[pyo3(signature = (array, scale, offset, precision, axis = None))]
@@ -65,30 +54,5 @@ pub(crate) fn quantize_tensor<'py>(
         Precision::Int8 => quantized::<i8>(py, &values, &channels, c"b"),
         Precision::Int16 => quantized::<i16>(py, &values, &channels, c"h"),
         Precision::Int32 => quantized::<i32>(py, &values, &channels, c"i"),
-    }
-}
-
-/// Dequantizes an array of int8, int16 or int32 to float32: `scale * (q - offset)`.
-#[pyfunction]
-#[pyo3(signature = (array, scale, offset, axis = None))]
-pub(crate) fn dequantize_tensor<'py>(
-    py: Python<'py>,
-    array: &Bound<'py, PyAny>,
-    scale: &Bound<'py, PyAny>,
-    offset: &Bound<'py, PyAny>,
-    axis: Option<isize>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let item_bytes = array.getattr("itemsize").and_then(|size| size.extract()).unwrap_or(1);
-    let format = match item_bytes {
-        2 => b'h',
-        4 => b'i',
-        _ => b'b',
-    };
-    let values = Lent::take(py, array, format, "int8, int16 or int32")?;
-    let channels = channels(py, scale, offset, axis, &values.shape)?;
-    match format {
-        b'h' => dequantized::<i16>(py, &values, &channels),
-        b'i' => dequantized::<i32>(py, &values, &channels),
-        _ => dequantized::<i8>(py, &values, &channels),
     }
 }

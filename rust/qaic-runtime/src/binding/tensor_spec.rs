@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use qaic_qpc::plan::{Dtype, Plan, PlanError, PlanTensor};
 use qaic_qpc::{ElementType, IoBinding, IoDescriptor, IoShapes, NetworkDesc, TensorShape, is_stats_output};
 
+use super::mxint8::blocks_bytes;
 use crate::error::RuntimeError;
 use crate::image::Image;
 
@@ -80,15 +81,6 @@ pub struct TensorSpec {
     pub mxint8: bool,
 }
 
-/// Values and bytes of an MXINT8 block.
-const BLOCK: u64 = 32;
-const BLOCK_BYTES: u64 = BLOCK + 1;
-
-/// Bytes of the blocks of one row.
-const fn row_of_blocks(columns: u64) -> u64 {
-    columns.div_ceil(BLOCK).saturating_mul(BLOCK_BYTES)
-}
-
 /// All inputs and outputs in binding order.
 #[derive(Clone, Debug)]
 pub struct TensorSpecs {
@@ -160,13 +152,17 @@ fn decode_variant(dims: &mut [Vec<u64>], tensors: &[TensorSpec], plan_tensors: &
 
 /// Replaces the bytes of a row of blocks with the number of their values. Returns true if there are blocks.
 fn decode_dims(dims: &mut [u64], plan_tensor: Option<&PlanTensor>) -> bool {
-    match (dims.last_mut(), plan_tensor.and_then(|plan_tensor| plan_tensor.mxint8)) {
-        (Some(last), Some(columns)) if *last == row_of_blocks(columns) => {
-            *last = columns;
-            true
-        }
-        _ => false,
+    let (Some(last), Some(columns)) =
+        (dims.last_mut(), plan_tensor.and_then(|plan_tensor| plan_tensor.mxint8))
+    else {
+        return false;
+    };
+    let row = usize::try_from(columns).ok().and_then(|columns| blocks_bytes(1, columns));
+    let is_blocks = row.is_some_and(|bytes| bytes as u64 == *last);
+    if is_blocks {
+        *last = columns;
     }
+    is_blocks
 }
 
 fn variant_dims(network: &NetworkDesc) -> Result<Vec<ShapeVariant>, RuntimeError> {

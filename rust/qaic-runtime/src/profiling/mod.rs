@@ -22,8 +22,7 @@ pub use quota::SamplingRule;
 pub use recorder::{Collected, DeviceStats, Limits, Sample};
 pub use registry::SubscriptionRegistry;
 pub use samples::ProgramSamples;
-pub(crate) use stages::Watch;
-pub use stages::{Identity, Stages};
-pub use stats_output::{DevicePart, OutputTarget, stats_summary, stats_trace};
+pub(crate) use stages::{Identity, Stages, Watch};
+pub use stats_output::{DevicePart, stats_summary, stats_trace};
 
 pub(crate) use registry::{ActiveSample, Arrival};

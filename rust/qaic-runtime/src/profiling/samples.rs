@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use qaic_stats::decode::{DecodeOptions, ProgramOperations, decode};
-use qaic_stats::report::{DeviceKpi, ProgramFacts, SummaryOptions, write_latency_report, write_summary};
-use qaic_stats::{HostSample, HostSide, Part, StatsError, TraceOptions, write_host_trace, write_trace};
+use qaic_stats::report::{DeviceKpi, ProgramFacts, write_latency_report};
+use qaic_stats::{HostSample, StatsError, write_host_trace};
 
 use super::{Collected, ProfiledProgram};
 use crate::image::Image;
@@ -75,29 +75,5 @@ impl ProgramSamples {
         // Writing strings to memory cannot fail.
         let _ = write_latency_report(&mut text, &facts, rows);
         Ok(Some(String::from_utf8_lossy(&text).into_owned()))
-    }
-
-    /// Returns the device's measurements of a sample, as a text summary or as a Chrome trace; `None` if there
-    /// is no stats buffer, or no description of it.
-    pub fn op_stats(&self, index: usize, as_trace: bool) -> Result<Option<Vec<u8>>, StatsError> {
-        let Some(sample) = self.collected.samples.get(index) else { return Ok(None) };
-        let (Some(stats), Some(image)) = (&sample.stats, self.image_of(sample.host.program)) else {
-            return Ok(None);
-        };
-        let Some(program) = ProgramOperations::of_container(&image.container, image.bytes())? else {
-            return Ok(None);
-        };
-        let options = DecodeOptions { any_program: false, records: true };
-        let model = decode(stats, Some(&program), None, options)?;
-        let mut text = Vec::new();
-        // Writing to memory cannot fail.
-        let _ = if as_trace {
-            let network = &image.network.network_name;
-            let part = Part { model: &model, descriptor: &program.ops, network, slice: None };
-            write_trace(&mut text, &[part], &HostSide::default(), &TraceOptions::default())
-        } else {
-            write_summary(&mut text, &model, &program.ops, &SummaryOptions::default())
-        };
-        Ok(Some(text))
     }
 }

@@ -1,7 +1,8 @@
-//! Summary and trace of stats buffers: in memory, or as files that are written atomically.
+//! Summary and trace of stats buffers, in memory or as files.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use qaic_stats::decode::descriptor::OpsDescriptor;
 use qaic_stats::report::{SummaryOptions, write_summary};
 use qaic_stats::{
     FrozenBytes, HostSample, HostSide, HostTrace, Part, ProgressObserver, StatsBuffer, TraceOptions,
-    push_trace, write_trace, write_whole,
+    push_trace, write_trace,
 };
 
 use crate::error::{ErrorDetail, RuntimeError};
@@ -20,15 +21,6 @@ use crate::process::{WaitScope, clock};
 /// Estimated bytes of an operation in a trace that includes its shape and operands. The estimate only reserves
 /// memory.
 const TRACE_BYTES_PER_OP: usize = 768;
-
-/// Destination of output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OutputTarget {
-    /// To memory.
-    Memory,
-    /// To a file, which is replaced after the output is complete.
-    File(PathBuf),
-}
 
 /// Measurements of one device.
 #[derive(Debug)]
@@ -43,11 +35,10 @@ pub struct DevicePart<'a, B> {
     pub slice: Option<u16>,
 }
 
-/// Writes the summary of an inference; returns its bytes only for output to memory.
+/// Returns the summary of an inference.
 ///
 /// Blocking: reads every record. Ends early if `scope` ends the wait.
 pub fn stats_summary<B: FrozenBytes>(
-    target: OutputTarget,
     buffer: &StatsBuffer<B>,
     ops: &OpsDescriptor,
     cores: Option<Vec<u16>>,
@@ -55,18 +46,17 @@ pub fn stats_summary<B: FrozenBytes>(
 ) -> Result<Vec<u8>, RuntimeError> {
     let reading = Reading::new(vec![buffer], scope);
     let options = SummaryOptions { cores, observer: Some(&reading) };
-    let model = buffer.model();
-    target.write(
-        |bytes| write_summary(bytes, &model, ops, &options),
-        |mut out| write_summary(&mut out, &model, ops, &options),
-    )
+    let mut bytes = Vec::new();
+    written(write_summary(&mut bytes, &buffer.model(), ops, &options), None)?;
+    Ok(bytes)
 }
 
-/// Writes the trace of devices and host; returns its bytes only for output to memory. `options` need no observer.
+/// Returns the trace of devices and host, or writes it to the file `path` and returns no bytes. `options` need no
+/// observer.
 ///
 /// Blocking: reads every record. Ends early if `scope` ends the wait.
 pub fn stats_trace<B: FrozenBytes>(
-    target: OutputTarget,
+    path: Option<PathBuf>,
     devices: &[DevicePart<'_, B>],
     options: TraceOptions<'_>,
     samples: &[HostSample],
@@ -82,14 +72,24 @@ pub fn stats_trace<B: FrozenBytes>(
     };
     let parts: Vec<_> = devices.iter().zip(&models).map(part).collect();
     let host = HostSide { samples, epoch_utc_ns: clock::epoch_utc_ns(), trace: host_trace };
-    target.write(
-        |bytes| {
-            let ops: usize = models.iter().map(|model| model.records::<Op>().len()).sum();
-            reserve_large(bytes, ops.saturating_mul(TRACE_BYTES_PER_OP));
-            push_trace(bytes, &parts, &host, &options)
-        },
-        |out| write_trace(out, &parts, &host, &options),
-    )
+    let mut bytes = Vec::new();
+    let result = if let Some(path) = &path {
+        File::create(path).and_then(|file| write_trace(file, &parts, &host, &options))
+    } else {
+        let ops: usize = models.iter().map(|model| model.records::<Op>().len()).sum();
+        reserve_large(&mut bytes, ops.saturating_mul(TRACE_BYTES_PER_OP));
+        push_trace(&mut bytes, &parts, &host, &options)
+    };
+    written(result, path)?;
+    Ok(bytes)
+}
+
+/// Converts the result of writing to memory, or to the file `path`.
+fn written(result: io::Result<()>, path: Option<PathBuf>) -> Result<(), RuntimeError> {
+    result.map_err(|source| match source.kind() {
+        io::ErrorKind::Interrupted => ErrorDetail::Interrupted.into(),
+        _ => ErrorDetail::Io { path: path.unwrap_or_default(), source: Arc::new(source) }.into(),
+    })
 }
 
 /// Releases memory that was read, and periodically checks whether to continue.
@@ -116,29 +116,10 @@ impl<B: FrozenBytes> ProgressObserver for Reading<'_, '_, B> {
     }
 }
 
-impl OutputTarget {
-    /// Writes the output; returns its bytes only for output to memory.
-    fn write(
-        self,
-        to_memory: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
-        to_file: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Vec<u8>, RuntimeError> {
-        let mut bytes = Vec::new();
-        let (result, path) = match self {
-            Self::Memory => (to_memory(&mut bytes), PathBuf::new()),
-            Self::File(path) => (write_whole(&path, to_file), path),
-        };
-        match result {
-            Ok(()) => Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(ErrorDetail::Interrupted.into()),
-            Err(source) => Err(ErrorDetail::Io { path, source: Arc::new(source) }.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use qaic_stats::decode::{Core, Kind, Thread};
     use qaic_stats::{Run, StatsModel};
@@ -179,40 +160,35 @@ mod tests {
         StatsBuffer::of_sections(run, sections.into(), None, false).unwrap()
     }
 
-    #[test]
-    fn a_file_has_what_memory_would_have() {
-        let path = std::env::temp_dir().join(format!("openqaic-stats-output-{}", std::process::id()));
-        let ops = OpsDescriptor::default();
-        let write = |target| stats_summary(target, &buffer(), &ops, None, &mut WaitScope::default()).unwrap();
-        let in_memory = write(OutputTarget::Memory);
-        assert!(!in_memory.is_empty());
-        assert_eq!(write(OutputTarget::File(path.clone())), b"");
-        let in_file = fs::read(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        assert_eq!(in_file, in_memory);
+    fn trace(path: Option<&Path>) -> Result<Vec<u8>, RuntimeError> {
+        let (one, other) = (buffer(), buffer());
+        let part = |buffer, network, slice| DevicePart { buffer, ops: Arc::default(), network, slice };
+        let parts = [part(&one, "first", Some(0)), part(&other, "second", Some(1))];
+        let path = path.map(Path::to_owned);
+        stats_trace(path, &parts, TraceOptions::default(), &[], None, &mut WaitScope::default())
     }
 
     #[test]
     fn a_trace_is_of_all_devices() {
-        let (one, other) = (buffer(), buffer());
-        let part = |buffer, network, slice| DevicePart { buffer, ops: Arc::default(), network, slice };
-        let parts = [part(&one, "first", Some(0)), part(&other, "second", Some(1))];
-        let options = TraceOptions::default();
-        let bytes =
-            stats_trace(OutputTarget::Memory, &parts, options, &[], None, &mut WaitScope::default()).unwrap();
-        let trace: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-        let text = trace.to_string();
+        let parsed: serde_json::Value = serde_json::from_slice(&trace(None).unwrap()).unwrap();
+        let text = parsed.to_string();
         assert!(text.contains("first") && text.contains("second"), "{text}");
     }
 
     #[test]
+    fn a_file_has_what_memory_would_have() {
+        let path = std::env::temp_dir().join(format!("openqaic-stats-output-{}", std::process::id()));
+        assert_eq!(trace(Some(&path)).unwrap(), b"");
+        let in_file = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(in_file, trace(None).unwrap());
+    }
+
+    #[test]
     fn a_file_that_cannot_be_written_is_named() {
-        let path = PathBuf::from("/nonexistent/openqaic/summary.txt");
-        let target = OutputTarget::File(path.clone());
-        let refusal =
-            stats_summary(target, &buffer(), &OpsDescriptor::default(), None, &mut WaitScope::default())
-                .unwrap_err();
-        assert!(matches!(refusal.detail(), ErrorDetail::Io { path: named, .. } if *named == path));
+        let path = Path::new("/nonexistent/openqaic/trace.json");
+        let refusal = trace(Some(path)).unwrap_err();
+        assert!(matches!(refusal.detail(), ErrorDetail::Io { path: named, .. } if named == path));
     }
 
     #[test]
@@ -222,7 +198,6 @@ mod tests {
         let mut scope = WaitScope::default().checked_by(&mut check);
         let reading = Reading::new(vec![&buffer], &mut scope);
         assert!(reading.passed(&[]).is_ok());
-        let ended = OutputTarget::Memory.write(|_| reading.passed(&[]), |_| Ok(()));
-        assert!(ended.unwrap_err().is_interrupted());
+        assert!(written(reading.passed(&[]), None).unwrap_err().is_interrupted());
     }
 }

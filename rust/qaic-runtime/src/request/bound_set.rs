@@ -25,11 +25,6 @@ impl BoundSet {
         Ok(Self { handles, set })
     }
 
-    /// Number of handles.
-    pub fn handle_count(&self) -> usize {
-        self.handles.len()
-    }
-
     /// Returns the bindings of a handle.
     pub fn bound(&self, handle: HandleId) -> Result<&Arc<BoundBuffers>, RuntimeError> {
         self.handles

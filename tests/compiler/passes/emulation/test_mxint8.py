@@ -6,8 +6,8 @@ import pytest
 from onnx import helper
 
 from compiler_oracle import FLOAT, HALF, half, info, kinds, lowered, model_of, node, run, whole
-from qaic import _core
 from qaic.options.files.partitions import Partitions
+from quant_oracle import mx_round
 
 RNG = np.random.default_rng(11)
 
@@ -26,7 +26,7 @@ def partitions(*lists):
 
 
 def mx(array):
-    return _core.mx_round(np.ascontiguousarray(array, np.float32), "mxint8")
+    return mx_round(np.asarray(array, np.float32), "mxint8")
 
 
 def chain(elem_type=FLOAT, opset=17):

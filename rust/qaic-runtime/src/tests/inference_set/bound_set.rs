@@ -84,6 +84,5 @@ fn all_handles_are_bound_to_the_same_buffers() {
             assert_eq!(bound.iter().flatten().count(), given.len());
         }
     }
-    assert_eq!(set.handle_count(), HANDLES as usize);
     assert!(set.bind_all(&given[1..]).is_err());
 }
