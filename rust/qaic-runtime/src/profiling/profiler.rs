@@ -100,7 +100,7 @@ impl Profiler {
     }
 
     /// Returns true if the profiler runs.
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.fork_guard.is_current() && self.state.lock().is_running
     }
 
