@@ -218,12 +218,14 @@ def test_an_empty_directory_is_used(model, out):
     assert compiled(model, out) == 0
 
 
-@pytest.mark.parametrize("content", ["file", "damaged", "foreign", "not a directory"])
+@pytest.mark.parametrize("content", ["file", "damaged", "foreign", "not a directory", "the model"])
 def test_what_is_not_ours_is_left_alone(model, out, content, capsys):
     from qpc_support import container, program
 
     if content == "not a directory":
         out.write_text("x")
+    elif content == "the model":
+        out = model
     else:
         out.mkdir()
         name = "thesis.txt" if content == "file" else "programqpc.bin"
@@ -232,6 +234,8 @@ def test_what_is_not_ours_is_left_alone(model, out, content, capsys):
     assert compiled(model, out) == 2
     printed = capsys.readouterr()
     assert f"error: -aic-binary-dir: '{out}' cannot be used: it" in printed.err
+    assert ("it is a file" in printed.err) == out.is_file()
+    assert "remove" not in printed.err
     assert printed.out == ""
     after = out.read_bytes() if out.is_file() else {path.name: path.read_bytes() for path in out.iterdir()}
     assert after == before

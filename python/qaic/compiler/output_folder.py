@@ -82,7 +82,7 @@ def check_alone(folder: Path, option: str, target: str) -> None:
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise refused(folder, option, "it is not a directory")
+        raise refused(folder, option, "it is a file")
     ours = {RECORD_NAME, DEBUG_FOLDER, *recorded(folder)}
     held = sorted(
         path.name for path in folder.iterdir() if path.name not in ours and not is_work_folder(path.name)
@@ -158,5 +158,5 @@ def refused(folder: Path, option: str, reason: str) -> OptionError:
         f"or one with a container of openqaic, which is replaced",
         code="option.output_dir",
         context={"options": ["output_dir"], "path": str(folder)},
-        hints=("remove the directory, or select another one",),
+        hints=("give another directory",),
     )

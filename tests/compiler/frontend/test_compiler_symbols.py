@@ -227,7 +227,7 @@ def test_shapes_the_file_claims_do_not_outlive_new_input_shapes(caplog):
     with caplog.at_level(logging.WARNING):
         program = lowered(model, onnx_define_symbol={"batch": 2, "seq": 3})
     assert shapes(program)["y"] == (2, 3, 8)
-    assert "claims a dim of 1, it is 3" in caplog.text
+    assert "found the declared size 1, expected 3" in caplog.text
 
 
 def test_shape_chains_are_followed():

@@ -64,6 +64,8 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
     dims = known_dims(value)
     if dims is None:
         origin = None if graph is None else _first_open(graph, value.name)
+        example = symbols.example_dims(value) if tensor.HasField("shape") else [1, 2]
+        shape = f"{{{value.name!r}: {example}}}"
         name = "" if origin is None else f"node {node_label(origin)!r} ({origin.op_type})"
         if origin is not None:
             context["node"] = node_label(origin)
@@ -72,7 +74,7 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
             code="dynamic_shape",
             found=f"a shape that is only known when the program runs{f', from {name} on' if name else ''}",
             expected="a shape that follows from the shapes of the inputs",
-            fix=f"give its shape, if it is always the same, e.g. output_shapes={{{value.name!r}: [1, 2]}}; "
+            fix=f"give its shape, if it is always the same, e.g. output_shapes={shape}; "
             f"or end the model before {name or _OPEN}, or pad its output to a fixed size",
             context=context,
         )

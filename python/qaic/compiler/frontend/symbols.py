@@ -115,10 +115,16 @@ def check_outputs(
         found = [dim.dim_value for dim in _dims(value)]
         if wanted != found:
             raise _output_error(
-                f"output_shapes: output {value.name!r} has the shape {found}, not {wanted}; omit it, "
-                "because it follows from the inputs",
+                f"output_shapes: output {value.name!r} has the shape {found}, not {wanted}; "
+                f"give output_shapes={{{value.name!r}: {example_dims(value)}}}",
                 value.name,
             )
+
+
+def example_dims(value: onnx.ValueInfoProto) -> list[int]:
+    """Return the dims of a value, with an example for each that is open."""
+    sizes = [_size(dim) for dim in _dims(value)]
+    return example_shape(sizes, example_sizes([sizes]))
 
 
 def substitute(model: onnx.ModelProto, values: Mapping[str, int]) -> None:
@@ -411,7 +417,7 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: Dims | None) -> None:
     if len(tensor.shape.dim) != len(claim):
         warn(
             "symbols.output_rank",
-            f"output {value.name!r}: the model claims {len(claim)} dims, it has {_shape_text(value)}",
+            f"output {value.name!r}: found {len(claim)} declared dims, expected {_shape_text(value)}",
         )
         return
     for dim, size in zip(tensor.shape.dim, claim, strict=True):
@@ -422,7 +428,7 @@ def _fill_claim(value: onnx.ValueInfoProto, claim: Dims | None) -> None:
         elif dim.dim_value != size:
             warn(
                 "symbols.output_size",
-                f"output {value.name!r}: the model claims a dim of {size}, it is {dim.dim_value}",
+                f"output {value.name!r}: found the declared size {size}, expected {dim.dim_value}",
             )
 
 

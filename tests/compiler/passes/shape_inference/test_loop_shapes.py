@@ -1,5 +1,8 @@
 """Outputs with an unknown number of dims in bodies of Loop and If, and shapes that the user specifies."""
 
+import ast
+import re
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -269,6 +272,21 @@ def test_a_shape_that_cannot_be_meant_is_an_error(shapes, message):
     with pytest.raises(OptionError, match=message) as caught:
         lowered(branching(2), output_shapes=shapes)
     assert caught.value.code == "option.output_shapes"
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.sampled_from([None, ["rows", "found"], [None] * 2]),
+    st.sampled_from([None, (9, 2), (2,), (4, 4, 4)]),
+)
+def test_the_example_of_a_shape_is_accepted(dims, declared, wrong):
+    """Regression: the example was [1, 2], also if a known size or number of dims contradicted it."""
+    model = model_of([node("NonZero", ["x"], ["z"])], [info("x", dims)], [info("z", declared, INT64)])
+    with pytest.raises((CompileError, OptionError)) as caught:
+        lowered(model, output_shapes={} if wrong is None else {"z": wrong})
+    text = " ".join([caught.value.message, *caught.value.hints])
+    example = ast.literal_eval(re.search(r"output_shapes=({.*?})", text)[1])
+    assert lowered(model, output_shapes=example).outputs[0].dims == tuple(example["z"])
 
 
 def test_a_given_shape_must_be_that_which_follows():
