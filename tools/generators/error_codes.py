@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,19 +32,24 @@ _ADJACENT: Final = re.compile(r"(?:\.\.\. ?){2,}(?<! )")
 
 
 def render() -> str:
-    """Return the table as JSON: a line with code, exception and an example for each code of an exception."""
+    """Return the table as JSON: a line with code, exception, an example and its fixes for each code."""
     examples: dict[tuple[str, str], str] = {}
-    for code, exception, message in _raised_by_python():
+    fixes: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for code, exception, message, fix in _raised_by_python():
         examples[code, exception] = examples.get((code, exception)) or message
+        fixes[code, exception] |= {fix: None} if fix else {}
     for one in RULES:
         if one.severity is Severity.ERROR:
             examples.setdefault((f"option.{one.name}", "OptionConflictError"), one.summary.replace("`", ""))
-    rows = (json.dumps([*key, message], ensure_ascii=False) for key, message in sorted(examples.items()))
+    rows = (
+        json.dumps([*key, message, [*fixes[key]]], ensure_ascii=False)
+        for key, message in sorted(examples.items())
+    )
     return "[\n" + ",\n".join(rows) + "\n]\n"
 
 
-def _raised_by_python() -> Iterator[tuple[str, str, str]]:
-    """Yield (code, exception, message) of every call that creates an exception with a literal code."""
+def _raised_by_python() -> Iterator[tuple[str, str, str, str]]:
+    """Yield (code, exception, message, fix) of every call that creates an exception with a literal code."""
     call = re.compile(rf"(?<![\w.])({'|'.join(errors.__all__)}|refuse)\(")
     for path in sorted(Path(errors.__file__).parent.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -61,7 +67,14 @@ def _raised_by_python() -> Iterator[tuple[str, str, str]]:
                 name, prefix = "CompileError", "compile."
                 message += f": found {_shown(given['found'])}, expected {_shown(given['expected'])}"
             message = _ADJACENT.sub("...", message if _TELLING.search(message) else "")
-            yield from ((prefix + code, name, message) for code in _literals(given.get("code")))
+            yield from ((prefix + code, name, message, _fix(given)) for code in _literals(given.get("code")))
+
+
+def _fix(given: dict[str | None, ast.expr]) -> str:
+    """Return the advice of a call that creates an exception; empty if it has none of its own."""
+    hints = given.get("hints")
+    parts = hints.elts if isinstance(hints, ast.Tuple) else [given["fix"]] if "fix" in given else []
+    return "; ".join(filter(_TELLING.search, map(_shown, parts)))
 
 
 def _arguments(text: str, begin: int) -> str:

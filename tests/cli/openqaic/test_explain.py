@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from guide_blocks import ROOT
 from qaic.cli.openqaic.commands.explain import error_codes
 from session_models import model_of_open_batch, save
 
@@ -38,15 +39,29 @@ def test_explain_lists_each_code_once_in_order(call):
 def test_code_of_two_exceptions(call):
     (shared,) = [row for row in call("explain")[1].splitlines() if row.startswith("cache.limit ")]
     assert shared.split(maxsplit=1)[1].split(", ") == ["OptionConflictError", "OptionError"]
-    assert call("explain", "cache.limit")[1].splitlines()[-1] == "next: openqaic explain"
+    assert "next: " not in call("explain", "cache.limit")[1]
 
 
 def test_explain_knows_codes_of_both_languages(call):
     for code, exception in (("device.busy", "DeviceBusyError"), ("option.cache_limit", "OptionError")):
         out = json.loads(call("explain", code, "--json")[1])
         assert [(row["code"], row["exception"]) for row in out] == [(code, exception)]
-        assert call("explain", code)[1].endswith("next: openqaic explain\n")
+        assert "next: " not in call("explain", code)[1]
+        assert call("explain", f"[{code}]") == call("explain", code)
     out = call("explain", "device")[1]
     assert "device.lost" in out
     step = out.splitlines()[-1].partition("next: ")[2]
     assert call(*shlex.split(step)[1:])[0] == 0
+
+
+def test_explain_shows_the_fix_and_the_guide(call):
+    out = call("explain", "compile.not_batchable")[1]
+    fix = "omit batchsize, or export the model with a symbolic first dimension"
+    assert f"\n  fix: {fix}\n" in out
+    assert out.endswith("\n  guide: docs/guide/shapes-and-state.md\n")
+
+
+def test_codes_of_the_compiler_have_a_guide_that_exists():
+    guides = {one.code: one.guide for one in error_codes()}
+    assert all(guide for code, guide in guides.items() if code.startswith("compile."))
+    assert not [guide for guide in set(guides.values()) - {""} if not (ROOT / guide).is_file()]

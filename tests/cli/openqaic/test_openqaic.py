@@ -691,8 +691,8 @@ def test_devices_are_those_of_the_runtime(call):
     assert [device["id"] for device in listed] == [device.id for device in qaic.devices()]
     code, out, _ = call("devices")
     assert code == 0
-    assert len(out.splitlines()) >= 2 + len(listed)
-    assert out.splitlines()[-1] == "next: openqaic run --help"
+    assert len(out.splitlines()) >= 1 + len(listed)
+    assert "next: " not in out
 
 
 def test_without_a_device_the_next_step_is_info(call, monkeypatch, tmp_path):

@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Callable
-from typing import Any
 
 from qaic import _core
 from qaic.cli.console import DEVICE, SUCCESS, Parser, print_json, print_line, print_text
@@ -56,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for line in device_lines(devices):
             print_text(line)
-        print_line(f"next: {_next_step(devices)}")
+        if not any(device["status"] == "ready" for device in devices):
+            print_line("next: openqaic info")
     return SUCCESS if devices else DEVICE
 
 
@@ -69,12 +69,6 @@ _FORMATS: dict[str, Callable[[list[int]], str]] = {
 
 def _conflict(message: str) -> QaicError:
     return OptionConflictError(message, code="devices.json")
-
-
-def _next_step(devices: list[dict[str, Any]]) -> str:
-    """Return the next command: a run if a device is ready, else the list of all that the runtime found."""
-    ready = any(device["status"] == "ready" for device in devices)
-    return "openqaic run --help" if ready else "openqaic info"
 
 
 def _watch(period_seconds: float) -> int:

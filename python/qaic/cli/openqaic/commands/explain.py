@@ -2,10 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from operator import attrgetter
+from typing import Final
 
 from qaic import errors
 from qaic._core import error_catalogue
@@ -32,7 +34,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show the matching codes."""
     known = sorted(error_codes(), key=attrgetter("code", "exception"))
-    wanted = arguments.code
+    # Error lines end with their code in brackets.
+    wanted = arguments.code and arguments.code.strip("[]")
     if wanted is None and not arguments.json:
         print_text(rows_text("code | exception", _exceptions_of_codes(known)))
         return SUCCESS
@@ -61,11 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(f"  {meanings[one.exception]}")
         if one.message:
             print_line(f"  for example: {one.message}")
+        for fix in one.fixes:
+            print_line(f"  fix: {fix}")
+        if one.guide:
+            print_line(f"  guide: {one.guide}")
     codes = {one.code for one in found}
     if len(codes) > 1:
         print_line(f"{len(codes)} codes; next: openqaic explain {found[0].code}")
-    else:
-        print_line("next: openqaic explain")
     return SUCCESS
 
 
@@ -88,18 +93,44 @@ class ErrorCode:
     status: str
     #: An example, in which ``...`` represents a value; empty if the message has another source.
     message: str
+    #: Advice for each cause, in which ``...`` represents a value.
+    fixes: Sequence[str] = ()
+
+    @property
+    def guide(self) -> str:
+        """The page of the repository about what causes the error; empty if there is none."""
+        pages = (page for page, codes in _GUIDES if re.fullmatch(codes, self.code))
+        return next((f"docs/guide/{page}.md" for page in pages), "")
+
+
+#: guide and the pattern of its codes; the first match applies
+_GUIDES: Final = (
+    (
+        "shapes-and-state",
+        r"compile\.(dynamic_shape|not_batchable|retained_state|unbound_\w+|unknown_output|varying_rank)",
+    ),
+    ("calibration", r"compile\.(calibration_\w+|no_samples|samples_changed)"),
+    ("compiling", r"(compile|option)\..+"),
+    ("running", r"(bench|benchmark|call|inference|input|run)\..+"),
+    ("profiling", r"(profile|profiling|stats)\..+"),
+    ("devices", r"device\..+"),
+    ("containers", r"qpc\..+"),
+    ("tools", r"runner\..+"),
+    ("serving", r"serving\..+"),
+)
 
 
 def error_codes() -> list[ErrorCode]:
     """List all codes: those of the compiled module first, each once for an exception."""
     text = (files(__package__) / "error_codes.json").read_text(encoding="utf-8")
-    examples = {(code, exception): message for code, exception, message in json.loads(text)}
+    examples = {(code, exception): rest for code, exception, *rest in json.loads(text)}
     found = [
-        ErrorCode(code, exception, status, message or examples.get((code, exception), ""))
+        ErrorCode(code, exception, status, message or own_message, fixes)
         for code, exception, status, message in error_catalogue()
+        for own_message, fixes in [examples.get((code, exception), ("", ()))]
     ]
     known = {(one.code, one.exception) for one in found}
-    found += [ErrorCode(*key, "", message) for key, message in examples.items() if key not in known]
+    found += [ErrorCode(*key, "", *rest) for key, rest in examples.items() if key not in known]
     return found
 
 
