@@ -412,7 +412,7 @@ def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool
             dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
             element = np.array(integers.get(value.name, number), dtype).tobytes()
             dims = [dim.dim_value for dim in tensor.shape.dim]
-            inputs.append((value.name, dtype.name, dims, element))
+            inputs.append((value.name, TABLE[tensor.elem_type][0], dims, element))
         try:
             code, message = _core.try_model(content, inputs, outputs) or (0, "")
         except ValueError:  # A trial has no inputs of these types.
