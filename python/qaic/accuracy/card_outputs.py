@@ -9,7 +9,7 @@ sample in the order of their names.
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from qaic.errors import OptionError
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular
 from qaic.support.program_names import safe_name
+from qaic.support.text import counted
 
 _WRITTEN: Final = re.compile(r"(.+)-activation-([0-9]+)-inf-([0-9]+)\.bin", re.DOTALL)
 #: ratio of the power of the card's error to that of rounding, above which rounding does not explain it: 3 dB
@@ -32,6 +33,8 @@ _MORE: Final = 2.0
 _MORE_DECISIONS: Final = 0.01
 #: SQNR in dB above which an error is too small to attribute it to a format
 _EQUAL_DB: Final = 120.0
+#: largest SQNR of outputs of other inputs, in dB above that between neighboring samples
+_UNRELATED_DB: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,20 @@ class CardAccuracy:
         Errors against float32.
     apart
         Difference between the card and the expected rounding.
+    neighbors
+        Difference between the float32 outputs of neighboring samples.
     """
 
     name: str
     rounded: OutputAccuracy
     card: OutputAccuracy
     apart: OutputAccuracy
+    neighbors: OutputAccuracy
+
+    @property
+    def is_unrelated(self) -> bool:
+        """True if the error is as large as the difference between outputs of different samples."""
+        return self.is_more and self.card.sqnr_db < self.neighbors.sqnr_db + _UNRELATED_DB < math.inf
 
     @property
     def is_more(self) -> bool:
@@ -96,8 +107,13 @@ class CardOutputs:
                     "the files that qaic-runner --write-output-dir writes",
                 )
         self._stacked = None if self._path.is_dir() else _archive(self._path)
-        self._sums: dict[str, tuple[OutputSums, OutputSums, OutputSums]] = {}
+        #: the four sums of an output, in the order of `CardAccuracy`
+        self._sums: dict[str, tuple[OutputSums, ...]] = {}
+        #: output -> reference of the last sample
+        self._last: dict[str, NDArray[Any]] = {}
         self._taken = 0
+        #: number of inferences with outputs
+        self._inferences = len({number for _, number in self._files}) or len(self._archives) or 1
 
     def _wrong(self, found: str, expected: str) -> OptionError:
         return OptionError(
@@ -112,14 +128,16 @@ class CardOutputs:
         if self._archives:
             given = _archive(self._archives[number]) if number < len(self._archives) else {}
         for name, reference in passage.reference.items():
+            if name not in self._sums:
+                self._sums[name] = tuple(OutputSums(name, self._decide) for _ in range(4))
+            sums = self._sums[name]
+            last, self._last[name] = self._last.get(name), reference
+            if last is not None and last.shape == reference.shape:
+                sums[3].add(reference, last)
             found = self._found(name, number, reference, given)
             if found is None:
                 continue
             rounded = passage.deployed[name]
-            if name not in self._sums:
-                one, two, three = (OutputSums(name, self._decide) for _ in range(3))
-                self._sums[name] = one, two, three
-            sums = self._sums[name]
             sums[0].add(reference, rounded)
             sums[1].add(reference, found)
             sums[2].add(rounded, found)
@@ -135,6 +153,7 @@ class CardOutputs:
         if self._stacked is not None and name in self._stacked:
             array = self._stacked[name]
             if array.ndim == reference.ndim + 1:
+                self._inferences = len(array)
                 if number >= len(array):
                     return None
                 array = array[number]
@@ -161,11 +180,20 @@ class CardOutputs:
 
         Raises OptionError if all outputs are missing.
         """
-        if not self._sums:
+        found = {name: sums for name, sums in self._sums.items() if sums[1].samples}
+        if not found:
             raise self._wrong(
                 f"no output of the {self._taken} samples", "outputs by their names, for the same samples"
             )
-        return tuple(CardAccuracy(name, *(one.result() for one in sums)) for name, sums in self._sums.items())
+        return tuple(CardAccuracy(name, *(one.result() for one in sums)) for name, sums in found.items())
+
+    def difference_in_number(self) -> Sequence[str]:
+        """Return a sentence if samples have no output of the card, or outputs have no sample."""
+        number = max(sums[1].samples for sums in self._sums.values())
+        if number == self._taken == self._inferences:
+            return ()
+        compared = f"{number} of {counted(self._taken, 'sample')} compared"
+        return (f"{compared}: the card's outputs belong to {counted(self._inferences, 'inference')}.",)
 
 
 def _archive(path: Path) -> dict[str, NDArray[Any]]:

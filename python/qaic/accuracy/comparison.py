@@ -98,6 +98,12 @@ def compare(
         )
     function = decision_function(decide)
     given = Samples(samples)
+    if against is not None and given.is_random:
+        raise OptionError(
+            "against: found random samples, expected the inputs with which the card computed the outputs",
+            code="option.accuracy_against",
+            hints=("run the card with input files, and pass the same files: --samples inputs.txt",),
+        )
     found: list[PrecisionAccuracy] = []
     for name in names:
         started = time.monotonic()
@@ -112,9 +118,7 @@ def compare(
             measured.calibration = Calibration(options, needs_samples(options_of(name, wanted)))
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")
         seconds = time.monotonic() - started
-        found.append(
-            PrecisionAccuracy(name, measured, seconds, messages, () if card is None else card.result())
-        )
+        found.append(PrecisionAccuracy(name, measured, seconds, messages, card))
     return AccuracyReport(title_of(model), tuple(found))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.accuracy.capture import Capture
-from qaic.accuracy.card_outputs import CardAccuracy
+from qaic.accuracy.card_outputs import CardOutputs
 from qaic.accuracy.decoding import DecodingAccuracy
 from qaic.accuracy.instrument import FIELDS
 from qaic.accuracy.metrics import OutputAccuracy, decibel_text
@@ -102,8 +102,8 @@ class PrecisionAccuracy:
         Duration of the comparison.
     warnings : sequence of str
         Messages of the compiler.
-    card : sequence of CardAccuracy
-        Comparisons of a real card's outputs, if they were given.
+    card : CardOutputs or None
+        Compared outputs of a real card, if they were given.
     """
 
     def __init__(
@@ -112,13 +112,14 @@ class PrecisionAccuracy:
         capture: Capture,
         seconds: float,
         warnings: Sequence[str] = (),
-        card: Sequence[CardAccuracy] = (),
+        card: CardOutputs | None = None,
     ) -> None:
         self.to = to
         self.seconds = seconds
         self.samples = capture.samples
         #: comparison of the three computations of each output, if outputs of a card were given
-        self.card = tuple(card)
+        self.card = () if card is None else card.result()
+        self._unpaired = () if card is None else card.difference_in_number()
         #: differences of the tokens of a decoder; None if none were made
         self.decoding: DecodingAccuracy | None = capture.decoding
         self.warnings = tuple(warnings)
@@ -289,6 +290,9 @@ class PrecisionAccuracy:
             for item in said[:3]
         )
         yield f"The card loses {'' if more else 'no '}more than the precision explains: {figures}."
+        if any(item.is_unrelated for item in more):
+            yield "They differ like outputs of different samples, so they probably belong to other inputs."
+        yield from self._unpaired
 
     def _decoding_sentences(self) -> Iterator[str]:
         """Return where tokens differ, and which cache is worst."""

@@ -116,6 +116,7 @@ class AccuracyReport:
                         {
                             "name": one.name,
                             "is_more": one.is_more,
+                            "is_unrelated": one.is_unrelated,
                             "rounded": _values(one.rounded),
                             "card": _values(one.card),
                             "apart": _values(one.apart),
