@@ -202,3 +202,28 @@ def test_small_probabilities_and_channels_that_hardly_vary_are_not_dead():
     values = rng.random((8, 1, 2)) * np.float64([1000, 0.4]) + np.float64([0, 600])
     worst = result_of(*zip(values, values.round(), strict=True)).worst_channel
     assert not worst.is_dead
+
+
+@pytest.mark.parametrize(("active", "is_dead"), [(1, False), (3, False), (4, True), (20, True)])
+def test_a_rarely_active_channel_is_counted_and_not_judged(active, is_dead):
+    """Regression: an output was wrong because one value of a channel behind a Relu was below the step."""
+    rng = np.random.default_rng(6)
+    reference = rng.random((20, 1, 16)) + 1
+    reference[..., 5] = 0
+    # This channel is also constant in float32, so it is no loss.
+    reference[..., 6] = 0
+    reference[:active, 0, 5] = rng.random(active) * 0.003 + 0.0001
+    found = (reference * 128).round() / 128
+    result = result_of(*zip(reference, found, strict=True))
+    assert result.sqnr_db > 40
+    assert result.constant_channels == 1
+    assert result.worst_channel.is_dead == is_dead
+    assert (result.worst_channel.index == 5) == is_dead
+
+
+def test_constant_channels_are_counted_along_one_dimension():
+    reference = np.random.default_rng(7).random((1, 4, 8, 8))
+    found = reference.copy()
+    found[:, 1:3] = 0.5
+    assert result_of((reference, found)).constant_channels == 2
+    assert result_of((reference, reference)).constant_channels == 0

@@ -87,7 +87,7 @@ def _bins(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return found
 
 
-#: most channels of a judged axis, and fewest elements of a judged channel in all samples
+#: most channels of a judged axis, and fewest elements that are not 0 of a judged channel in all samples
 _CHANNELS: Final = 512
 _ELEMENTS: Final = 4
 #: smallest range of a judged channel, as a part of the range of the output
@@ -154,7 +154,8 @@ class GroupSums:
     """Sums of groups of elements."""
 
     def __init__(self, count: int) -> None:
-        self.elements = 0
+        #: numbers of elements that are not 0, which is the usual value behind a Relu
+        self.elements = np.zeros(count, np.int64)
         self.reference = Extremes(count)
         self.found = Extremes(count)
         self.signal = np.zeros(count)
@@ -162,7 +163,7 @@ class GroupSums:
 
     def add(self, reference: NDArray[np.float64], found: NDArray[np.float64]) -> None:
         """Add arrays of shape [groups, elements]."""
-        self.elements += reference.shape[1]
+        self.elements += np.count_nonzero(reference, axis=1)
         self.reference.add(reference)
         self.found.add(found)
         finite = np.isfinite(reference)
@@ -218,19 +219,33 @@ class ChannelSums:
         """Return True if the output is constant although the reference varies."""
         return bool(self._whole.dead()[0])
 
+    @property
+    def _least(self) -> float:
+        """Smallest range of a channel that matters."""
+        return float(self._whole.reference.ranges[0]) * _SHARE
+
+    def constant(self) -> dict[tuple[int, int], NDArray[np.bool_]]:
+        """Return True for each channel that is constant although the reference varies, by dimension."""
+        # Probabilities of classes are of one kind, even if some are small; they are not judged.
+        kinds = {key: sums for key, sums in self._axes.items() if not self._shares[key]}
+        return {
+            key: sums.dead()
+            & (sums.reference.ranges >= np.maximum(self._least, sums.reference.sizes * _VARYING))
+            for key, sums in kinds.items()
+        }
+
     def worst(self) -> ChannelAccuracy | None:
         """Find the channel that loses most, dead channels first; None if no channel is judged."""
-        least = self._whole.reference.ranges[0] * _SHARE
 
         def judged() -> Iterable[ChannelAccuracy]:
-            for (axis, count), sums in self._axes.items():
-                # Probabilities of classes are of one kind, even if some are small; they are not judged.
-                if sums.elements < _ELEMENTS or self._shares[axis, count]:
-                    continue
-                dead = sums.dead() & (sums.reference.ranges >= sums.reference.sizes * _VARYING)
-                for index in np.flatnonzero((sums.reference.ranges > 0) & (sums.reference.ranges >= least)):
+            for key, dead in self.constant().items():
+                sums = self._axes[key]
+                ranges = sums.reference.ranges
+                for index in np.flatnonzero(
+                    (ranges > 0) & (ranges >= self._least) & (sums.elements >= _ELEMENTS)
+                ):
                     sqnr = decibels(float(sums.signal[index]), float(sums.noise[index]))
-                    yield ChannelAccuracy(axis, int(index), sqnr, bool(dead[index]))
+                    yield ChannelAccuracy(key[0], int(index), sqnr, bool(dead[index]))
 
         return min(judged(), key=lambda item: (not item.is_dead, item.sqnr_db), default=None)
 
@@ -278,9 +293,11 @@ class OutputAccuracy:
         Number of elements that are infinite or NaN in the reference itself, which have no meaning.
     is_dead
         True if the output is constant although the reference varies.
+    constant_channels
+        Number of channels of one of these dimensions that are constant although the reference varies.
     worst_channel
         The channel of the second or last dimension that loses most, dead channels first; None if no channel
-        has four elements in all samples and a hundred-thousandth of the range of the output.
+        has four elements that are not 0 in all samples and a hundred-thousandth of the range of the output.
     """
 
     name: str
@@ -295,6 +312,7 @@ class OutputAccuracy:
     first_not_finite: tuple[int, int] | None
     not_finite: int
     is_dead: bool
+    constant_channels: int
     worst_channel: ChannelAccuracy | None
 
     @property
@@ -398,5 +416,6 @@ class OutputSums:
             self._first,
             self._not_finite,
             self._channels.is_dead,
+            max((int(dead.sum()) for dead in self._channels.constant().values()), default=0),
             self._channels.worst(),
         )

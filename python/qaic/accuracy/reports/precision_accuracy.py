@@ -372,7 +372,9 @@ def _figures(output: OutputAccuracy) -> Iterator[str]:
     channel = output.worst_channel
     if output.is_dead:
         yield "one constant value where float32 varies"
-    elif channel is not None and (channel.is_dead or channel.sqnr_db < WRONG_DB):
+    elif output.constant_channels:
+        yield f"{counted(output.constant_channels, 'channel')} constant where float32 varies"
+    if channel is not None and not output.is_dead and (channel.is_dead or channel.sqnr_db < WRONG_DB):
         lost = "one constant value" if channel.is_dead else f"SQNR {decibel_text(channel.sqnr_db)}"
         yield f"channel {channel.index} of dimension {channel.axis} has {lost}"
     if output.not_finite:
