@@ -36,7 +36,7 @@ def parameters(minimum, maximum, schema, precision="Int8"):
     from_min, from_max = qmin - minimum / scale, qmax - maximum / scale
     error_min, error_max = abs(qmin) + abs(minimum / scale), abs(qmax) + abs(maximum / scale)
     offset = from_min if error_min < error_max else from_max
-    if abs(maximum + minimum) <= np.finfo(np.float32).eps:
+    if abs(maximum + minimum) <= min(np.finfo(np.float32).eps, scale):
         offset = 0.0
     offset = min(max(offset, qmin), qmax)
     return np.float32(scale), int(math.copysign(math.floor(abs(offset) + 0.5), offset))

@@ -115,7 +115,8 @@ fn levels(precision: Precision) -> (f64, f64) {
 /// Returns the zero point for the end of the range that has the smaller error bound.
 fn offset(minimum: f64, maximum: f64, scale: f64, lowest: f64, highest: f64) -> i32 {
     let (below, above) = (minimum / scale, maximum / scale);
-    let candidate = if (maximum + minimum).abs() <= f64::from(f32::EPSILON) {
+    // A range that is symmetric but for rounding has offset 0; a tiny one may not be symmetric within one step.
+    let candidate = if (maximum + minimum).abs() <= f64::from(f32::EPSILON).min(scale) {
         0.0
     } else if lowest.abs() + below.abs() < highest.abs() + above.abs() {
         lowest - below
@@ -152,13 +153,15 @@ mod tests {
     #[test]
     fn range_of_each_schema_has_the_specified_parameters() {
         type Row = (f64, f64, [(f32, i32); 4]);
-        let rows: [Row; 6] = [
+        const TINY: f32 = 2.328_306_4e-10; // 2^-32
+        let rows: [Row; 7] = [
             (-1.0, 3.0, [(0.015_686_275_4, -64), (0.023_622_047_2, 0), (0.023_622_047_2, 0), (0.03125, 0)]),
             (0.0, 6.0, [(0.023_529_412_2, -128), (0.047_244_094_3, 0), (0.023_529_412_2, -128), (0.0625, 0)]),
             (-2.0, 2.0, [(0.015_686_275_4, 0), (0.015_748_031_4, 0), (0.015_748_031_4, 0), (0.03125, 0)]),
             (0.5, 4.0, [(0.015_686_275_4, -128), (0.031_496_062_9, 0), (0.015_686_275_4, -128), (0.0625, 0)]),
             (-3.0, -1.0, [(0.011_764_706_1, 127), (0.023_437_5, 0), (0.023_437_5, 0), (0.03125, 0)]),
             (0.0, 0.0, [(0.1, 0), (0.1, 0), (0.1, 0), (0.125, 0)]),
+            (0.0, 2e-8, [(7.843_137e-11, -128), (1.574_803_2e-10, 0), (7.843_137e-11, -128), (TINY, 0)]),
         ];
         for (minimum, maximum, expected) in rows {
             for (schema, expected) in Schema::ALL.into_iter().zip(expected) {
