@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -464,3 +465,50 @@ def test_every_line_of_a_check_compiles_with_the_batch(tmp_path, second, options
         if line.startswith("openqaic"):
             assert "batchsize" not in options or "batchsize" in given, line
             qaic.compile(path, **given)
+
+
+@pytest.mark.parametrize("form", ["list", "archive", "arrays", "iterator", "random"])
+def test_samples_calibrate_the_check_and_its_compile_lines(model, tmp_path, monkeypatch, capfd, form):
+    """Regression: the samples did not calibrate integers, and the lines compiled with random ranges."""
+    monkeypatch.chdir(tmp_path)
+    arrays = [{"x": np.full((1, 64), value, np.float32)} for value in (1, -30)]
+    for at, sample in enumerate(arrays):
+        np.save(f"{at}.npy", sample["x"])
+    Path("list.txt").write_text("0.npy\n1.npy\n")
+    np.savez("samples.npz", x=np.stack([sample["x"] for sample in arrays]))
+    forms = {"list": "list.txt", "archive": "samples.npz", "iterator": iter(arrays), "random": "random"}
+    report = qaic.check(model, precision="int8", samples=forms.get(form, arrays))
+    assert not any(item.code == "calibration.random_samples" for item in report.checked.warnings)
+    found = report.to_json()["sections"]
+    assert found["precision"]["measured"]
+
+    def quantized(path):
+        return qaic.Qpc(path).graph.tobytes()
+
+    drawn, measured = (
+        quantized(qaic.compile(model, convert_to_quantize=True, **ranges).path)
+        for ranges in ({"use_random_input_data": True}, {"calibration_data": arrays})
+    )
+    assert drawn != measured
+    expected = drawn if form == "random" else measured
+    lines = [found["operators"]["next"][""], found["speed"]["latency"][0]["compile"]]
+    # Random samples have any batch; others run as printed only with their own.
+    for line in lines[:1] if form == "random" else lines:
+        if form in {"list", "random"}:
+            assert main(shlex.split(line)[1:]) == 0
+            path = Path("program/programqpc.bin")
+        else:
+            path = eval(line.removeprefix("in Python: "), {"qaic": qaic, "samples": arrays}).path
+        assert quantized(path) == expected
+    assert "no samples" not in capfd.readouterr().err
+
+
+def test_a_call_in_python_repeats_shapes_and_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("open.onnx").write_bytes(model_of(dims=("n", 64)).SerializeToString())
+    samples = [{"x": np.ones((4, 64), np.float32)}]
+    options = {"model_inputs": "x:4x64", "retained_state": False}
+    found = qaic.check("open.onnx", precision="int8", samples=samples, **options).to_json()["sections"]
+    for line in (found["operators"]["next"][""], found["speed"]["latency"][0]["compile"]):
+        program = eval(line.removeprefix("in Python: "), {"qaic": qaic, "samples": samples})
+        assert [tuple(item.shape) for item in qaic.Qpc(program.path).inputs] == [(4, 64)]

@@ -18,7 +18,7 @@ from qaic.forecast.memory import Memory
 from qaic.forecast.speed import Card, Fitted, reasons_outside
 from qaic.options import resolve
 from qaic.options.argv import to_argv
-from qaic.options.codecs.structures import ModelInput
+from qaic.options.codecs.structures import ModelInput, ModelInputs
 
 #: options that a command line does not repeat: samples have no flag, and lines set the others themselves
 _NOT_REPEATED: Final = frozenset({"calibration_data", "aic_num_cores", "num_activations", "set_size"})
@@ -38,6 +38,8 @@ class Checked:
     fixed: Fixed
     given: Mapping[str, object]
     symbols: Mapping[str, int]
+    #: Options with which the samples calibrate integers.
+    calibration: Mapping[str, object]
     fitted: Fitted
     measurements: Measurements | None
     analysis: Analysis | None = None
@@ -57,6 +59,11 @@ class Checked:
     def devices(self) -> int:
         """Devices of all cards."""
         return self.card.devices * self.cards
+
+    @property
+    def has_sample_batch(self) -> bool:
+        """True if samples that calibrate integers fix the batch."""
+        return bool(self.calibration.keys() - {"use_random_input_data"})
 
     def reasons(self, shapes: ShapeSet) -> list[str]:
         """Return the differences of a forecast from the measured rows; each doubles its intervals."""
@@ -96,8 +103,20 @@ class Checked:
         )
 
     def compile_line(self, folder: str = "program", **options: object) -> str:
-        """Return the command line that compiles the model for the precision, with some more options."""
-        return self._line("compile", "-o", folder, **{**options_of(self.precision, {}), **options})
+        """Return the command line that compiles the model for the precision, with some more options.
+
+        Returns a call in Python if calibration uses arrays, which have no form on a command line.
+        """
+        wanted = {**options_of(self.precision, {}), **self.calibration, **options}
+        if "calibration_data" not in self.calibration:
+            return self._line("compile", "-o", folder, **wanted)
+        given = self.with_options(**wanted)
+        if given.get("model_inputs"):
+            given["model_inputs"] = ModelInputs().to_shape_texts(_model_inputs(given))
+        given |= {"output_dir": folder}
+        del given["calibration_data"]
+        keywords = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        return f"in Python: qaic.compile({self.path!r}, {keywords}, calibration_data=samples)"
 
     def accuracy_line(self) -> str:
         """Return the command line that compares the precision with float32."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from qaic.accuracy.comparison import calibrated_options, needs_samples
 from qaic.accuracy.prepared import PRECISIONS, name_of, named, options_of
+from qaic.accuracy.samples import Samples
 from qaic.compilation import model_content
 from qaic.compiler.diagnostics.messages import recorded
 from qaic.compiler.driver import compile_resolved
@@ -62,7 +64,8 @@ def check(
     cards
         Number of cards, at least 1.
     samples
-        Inputs as for `qaic.accuracy.compare`; without them, the verdict on precision uses only the weights.
+        Inputs as for `qaic.accuracy.compare`, which also calibrate integers; without them, the verdict on
+        precision uses only the weights.
     measured
         Runs of this model on a card that correct the forecast: a CSV table with the columns ``cores``,
         ``instances``, ``batch``, ``set_size``, ``inferences_per_s`` (samples per second) and ``latency_ms``,
@@ -98,6 +101,13 @@ def check(
     name = name_of(resolved.set_compile) or "fp32"
     fixed = _fixed(resolved, chosen)
     content = model_content(model)
+    if isinstance(samples, Iterator):
+        # The compilation and the comparison read the samples.
+        samples = list(samples)
+    dataset = None if samples is None else Samples(samples)
+    calibration_options: Mapping[str, object] = {}
+    if dataset is not None and needs_samples(options_of(asked, given)):
+        calibration_options = {"calibration_data": ()} if dataset.is_archived else dataset.calibration()
     runs = None if measured is None else calibration.read(measured, fixed, chosen)
     checked = Checked(
         title=Path(content).name if isinstance(content, Path) else "model",
@@ -108,6 +118,7 @@ def check(
         cards=count,
         fixed=fixed,
         given=given,
+        calibration=calibration_options,
         symbols=dict(resolved.compile.onnx_define_symbol or {}),
         fitted=speed.shipped(),
         measurements=runs,
@@ -115,11 +126,19 @@ def check(
     with recorded() as diagnostics:
         try:
             checked.analysis = analyze(content, resolved.compile)
-            compile_resolved(content, resolved)
+            if dataset is not None and calibration_options:
+                with dataset.named_in_errors(given):
+                    wanted = calibrated_options(content, asked, dataset, None, given)
+                    resolved = resolve(wanted, options_path=None, model_is_container=False)
+                    compile_resolved(content, resolved)
+            else:
+                compile_resolved(content, resolved)
         except CompileError as error:
             checked.failure = error
     if checked.analysis is not None and (fixed.batch or 1) == 1:
-        checked.has_batches = _compiles(content, checked.with_options(batchsize=2))
+        checked.has_batches = not checked.has_sample_batch and _compiles(
+            content, checked.with_options(batchsize=2)
+        )
     checked.warnings = [item for item in diagnostics.items if item.severity == "warning"]
     if checked.analysis is not None:
         checked.memory = memory_of(checked.analysis, name, chosen, chosen.devices * count)

@@ -194,6 +194,8 @@ def _speed(one: Checked) -> Section:
         sentences.append(
             f"Intervals are wider, because the forecast is an extrapolation: {'; '.join(reasons)}."
         )
+    if one.has_sample_batch:
+        sentences.append("The batch is that of the samples, because they calibrate the integers.")
     if one.precision == "fp32":
         sentences.append("No measurements of float32 on a card exist; the figures are for float16.")
     if one.measurements is not None:
