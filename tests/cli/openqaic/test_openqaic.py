@@ -101,7 +101,6 @@ def test_nothing_to_do_shows_help_as_wrong_usage(call):
         (["compile", "model.onnx", "--aic-num-cores", "two"], "-aic-num-cores"),
         (["bench", "model.onnx", "--streams", "0"], "'0' is not a whole number"),
         (["bench", "model.onnx", "--warm-up", "-1"], "'-1' is not a whole number of at least 0"),
-        (["accuracy", ".", "--to", "fp16"], "expected an .onnx file"),
         (["bench", "model.onnx", "--seconds", "nan"], "'nan' is not a positive number"),
         (["bench", "model.onnx", "--rate", "0"], "'0' is not a positive number"),
         (["bench", "model.onnx", "--rate", "9", "--beside", "onnxruntime"], "--rate and --beside"),
@@ -131,6 +130,19 @@ def test_wrong_usage_ends_with_2_and_says_what_is_expected(call, model, argv, sa
     code, out, err = call(*argv)
     assert (code, out) == (2, "")
     assert said in err
+
+
+@pytest.mark.parametrize(
+    "words", ["compile", "check", "accuracy --to fp16", "accuracy --to fp16 --target sqnr>=9 --find l.yaml"]
+)
+def test_every_command_for_models_refuses_other_paths_with_the_same_words(call, model, program, words):
+    name, *options = words.split()
+    for path, code, said in (
+        (program, 2, "is a compiled container; an .onnx file is expected"),
+        (".", 1, "the folder contains no programqpc.bin; it contains model.onnx: pass that file"),
+    ):
+        assert call(name, path, *options)[:2] == (code, "")
+        assert said in call(name, path, *options)[2]
 
 
 def test_too_many_streams_name_the_option(call, model):

@@ -21,6 +21,7 @@ from qaic.cli.openqaic.arguments import add_model, count, set_examples
 from qaic.cli.openqaic.compile_options import add_compile_options, keyword_options, next_command
 from qaic.cli.openqaic.program import check_output_file, check_page, wrote
 from qaic.errors import OptionError
+from qaic.model_path import open_model
 from qaic.options import resolve
 from qaic.options.argv import to_argv
 
@@ -90,12 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
             code="option.accuracy_search",
         )
     _check_search(arguments)
-    if arguments.model.is_dir():
-        raise OptionError(
-            f"{arguments.model} is a folder; expected an .onnx file",
-            code="option.model_path",
-            context={"path": str(arguments.model)},
-        )
     read = [arguments.model, arguments.samples]
     check_page(arguments.output, read=read)
     check_output_file("--json", None if arguments.json == "-" else arguments.json, read=read)
@@ -139,7 +134,7 @@ def _compare(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.page.document import write_bytes
 
     report = compare(
-        arguments.model,
+        open_model(arguments.model),
         to=arguments.to,
         samples=arguments.samples,
         tokens=arguments.tokens,
@@ -174,7 +169,7 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
     from qaic.accuracy import search
 
     plan = search(
-        arguments.model,
+        open_model(arguments.model),
         to=arguments.to,
         samples=arguments.samples,
         target=arguments.target,
