@@ -2,7 +2,7 @@
 
 A ``next`` can state its purpose: ``next, for latency: COMMAND``. Each test runs the commands that its calls
 printed, without changes and in the same folder. It skips a command that a test of the same file printed for
-the same arguments before.
+the same arguments before, and a command with the word FILE, which the user replaces.
 """
 
 import contextlib
@@ -43,9 +43,10 @@ class Step:
 
     @property
     def is_possible(self):
-        """Return True if nothing has changed since the command was printed."""
+        """Return True if the command is complete, and nothing has changed since it was printed."""
         return (
-            Path(self.folder).is_dir()
+            "FILE" not in self.command.split()
+            and Path(self.folder).is_dir()
             and self.environment == _environment()
             and all((Path(self.folder) / path).exists() for path in self.paths)
         )

@@ -118,7 +118,7 @@ def compare(
             measured.calibration = Calibration(options, needs_samples(options_of(name, wanted)))
         messages = tuple(item.message for item in diagnostics.items if item.severity == "warning")
         seconds = time.monotonic() - started
-        found.append(PrecisionAccuracy(name, measured, seconds, messages, card))
+        found.append(PrecisionAccuracy(name, measured, seconds, messages, card, is_random=given.is_random))
     return AccuracyReport(title_of(model), tuple(found))
 
 

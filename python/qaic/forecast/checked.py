@@ -121,8 +121,9 @@ class Checked:
     def accuracy_line(self) -> str:
         """Return the command line that compares the precision with float32."""
         name = "fp16" if self.precision == "fp32" else self.precision
-        samples = () if self.samples is None else ("--samples", self.samples)
-        return self._line("accuracy", "--to", name, *samples, "-o", "accuracy.html")
+        return self._line(
+            "accuracy", "--to", name, "--samples", self.samples or "FILE", "-o", "accuracy.html"
+        )
 
     def check_line(
         self, precision: str = "", cards: int = 0, fixed: Fixed | None = None, **options: object

@@ -181,6 +181,7 @@ def _precision(one: Checked) -> Section:
     if not losses and "fp16" in one.precision:
         sentences = ["All weights are in the range of float16."]
     sentences.append(Prose("An assessment of activations needs samples of real data.", options=("samples",)))
+    sentences.append("Replace FILE in the next line with the path of these samples.")
     data = {"measured": False, "findings": [item.message for item in losses]}
     verdict = "perhaps" if losses else "unknown"
     return _section("Precision", verdict, sentences, [], lines={"": one.accuracy_line()}, data=data)

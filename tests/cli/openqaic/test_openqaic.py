@@ -145,6 +145,31 @@ def test_every_command_for_models_refuses_other_paths_with_the_same_words(call, 
         assert said in call(name, path, *options)[2]
 
 
+def test_a_comparison_of_random_inputs_qualifies_its_verdict_in_place(call, model):
+    """Regression: the remark was the last of 70 lines; a check had a command without samples."""
+    remark = "fp16: the inputs were random numbers, which do not show accuracy (--samples)."
+    _, out, err = call("accuracy", model, "--to", "fp16")
+    lines = out.splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line == remark)
+    assert lines[at - 1].startswith("fp16: output ")
+    assert "random" not in err
+    assert json.loads(call("accuracy", model, "--to", "fp16", "--json", "-")[1])["precisions"][0][
+        "random_samples"
+    ]
+    np.savez("samples.npz", x=np.ones(qaic.Qpc(qaic.compile(model).path).inputs[0].shape, np.float32))
+    assert remark not in call("accuracy", model, "--to", "fp16", "--samples", "samples.npz")[1]
+    assert remark in call("check", model, "--samples", "random")[1]
+
+
+def test_a_check_without_samples_names_them_in_the_command(call, model):
+    out = call("check", model)[1]
+    (line,) = re.findall("^next: openqaic (accuracy .*)", out, re.MULTILINE)
+    assert "Replace FILE in the next line with the path of these samples.\n" in out
+    np.savez("samples.npz", x=np.ones(qaic.Qpc(qaic.compile(model).path).inputs[0].shape, np.float32))
+    code, out, _ = call(*(word.replace("FILE", "samples.npz") for word in shlex.split(line)))
+    assert (code, "random" in out) == (0, False)
+
+
 def test_too_many_streams_name_the_option(call, model):
     code, _, err = call("bench", model, "--streams", "99", "-n", "1")
     assert code == 3

@@ -104,6 +104,8 @@ class PrecisionAccuracy:
         Messages of the compiler.
     card : CardOutputs or None
         Compared outputs of a real card, if they were given.
+    is_random : bool
+        True if the inputs were random numbers.
     """
 
     def __init__(
@@ -113,10 +115,13 @@ class PrecisionAccuracy:
         seconds: float,
         warnings: Sequence[str] = (),
         card: CardOutputs | None = None,
+        *,
+        is_random: bool = False,
     ) -> None:
         self.to = to
         self.seconds = seconds
         self.samples = capture.samples
+        self.is_random = is_random
         #: comparison of the three computations of each output, if outputs of a card were given
         self.card = () if card is None else card.result()
         self._unpaired = () if card is None else card.difference_in_number()
@@ -327,6 +332,9 @@ class PrecisionAccuracy:
                 f"{self.to}: output {output.name} is {_VERDICTS[_verdict(output)]}"
                 f"{f': {figures}' if figures else ''}."
             )
+        if self.is_random:
+            text = f"{self.to}: the inputs were random numbers, which do not show accuracy."
+            yield Prose(text, options=("samples",))
         offender = self.first_offender
         if offender is not None:
             names = (offender.name, offender.op_type, *offender.keep)

@@ -108,6 +108,7 @@ class AccuracyReport:
                     "to": item.to,
                     "verdict": item.verdict,
                     "samples": item.samples,
+                    "random_samples": item.is_random,
                     "seconds": item.seconds,
                     "warnings": list(item.warnings),
                     "first_offender": None if item.first_offender is None else _values(item.first_offender),

@@ -101,12 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.path.append(str(Path.cwd()))
     with logged() as set_verbosity:
         set_verbosity(int(str(options.get("verbose", 0))))
-        code = (_compare if arguments.find is None else _search)(arguments, options)
-    if arguments.samples == "random" and arguments.tokens is None:
-        print_message(
-            "hint", "the inputs were random numbers, which do not show accuracy; --samples takes files"
-        )
-    return code
+        return (_compare if arguments.find is None else _search)(arguments, options)
 
 
 def _check_search(arguments: argparse.Namespace) -> None:
@@ -187,6 +182,10 @@ def _search(arguments: argparse.Namespace, options: dict[str, object]) -> int:
         print_text(str(plan))
     for path in written:
         print_line(wrote(path), to=sys.stderr)
+    if arguments.samples == "random":
+        print_message(
+            "hint", "the inputs were random numbers, which do not show accuracy; --samples takes files"
+        )
     if arguments.json != "-":
         print_line(_next_step(arguments, options, keeps_all=plan.keeps_all))
     return SUCCESS
