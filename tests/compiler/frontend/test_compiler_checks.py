@@ -106,7 +106,9 @@ def test_all_unknown_operators_are_listed_at_once():
     with pytest.raises(CompileError, match=r"Rellu.*Sofftmax.*org\.else\.Thing") as caught:
         lowered(model)
     assert caught.value.code == "compile.unsupported_operator"
-    assert len(caught.value.context["operators"]) == 3
+    assert caught.value.context["operators"] == ["Rellu", "Sofftmax", "org.else.Thing"]
+    assert "(node 'a': not in version " in caught.value.message
+    assert "; did you mean Relu?)" in caught.value.message
 
 
 def test_newer_operator_set_than_known_is_refused():

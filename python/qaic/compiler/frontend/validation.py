@@ -32,6 +32,7 @@ from qaic.compiler.ir.graph_walk import (
     standard,
     standard_version,
 )
+from qaic.support.text import nearest_name
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
 #: message of the checker for a declaration without a shape, which bodies of control flow may have
@@ -320,7 +321,7 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
             expected=f"at most {newest}",
             fix=f"export with opset_version={newest} or lower, or install a newer onnx",
         )
-    unknown: dict[str, None] = {}
+    unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     # The engine fails in functions with operators that only it knows.
     in_functions = {node.op_type for function in model.functions for node in all_nodes(function.node)}
@@ -336,20 +337,22 @@ def check_operators(model: onnx.ModelProto, custom: Collection[str] = ()) -> Non
             continue
         seen.add(key)
         version = versions.get(domain)
+        at = f"node {node_label(node)!r}"
         if domain not in ONNX_DOMAINS:
-            unknown[f"{domain}.{node.op_type}"] = None
+            unknown[f"{domain}.{node.op_type}"] = at
         elif version is None:
-            unknown[f"{domain}.{node.op_type} (its operator set is not imported)"] = None
+            unknown[f"{domain}.{node.op_type}"] = f"{at}: its operator set is not imported"
         elif not defs.has(node.op_type, version, domain) and (
             domain or node.op_type not in _ENGINE_ONLY - in_functions
         ):
-            unknown[f"{node.op_type} (not in version {version} of {domain or 'ai.onnx'})"] = None
+            unknown[node.op_type] = f"{at}: not in version {version} of {domain or 'ai.onnx'}"
     if unknown:
         names = sorted(unknown)
+        meant = nearest_name(names[0], {schema.name for schema in defs.get_all_schemas()})
         raise refuse(
-            f"operators {listing(names, 20)}",
+            f"operator{'s' if names[1:] else ''} {listing(names, 20)}",
             code="unsupported_operator",
-            found="no definition",
+            found=f"no definition ({unknown[names[0]]}{f'; did you mean {meant}?' if meant else ''})",
             expected="ONNX or com.microsoft operators, or functions inside the model",
             fix="export without custom operators, give them a function body, or describe their library with "
             "register_custom_op",
