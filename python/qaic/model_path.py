@@ -91,7 +91,8 @@ def _program_in(folder: Path) -> Path:
     path = folder / QPC_FILE_NAME
     if not path.exists():
         models = sorted(entry.name for entry in folder.glob("*.onnx"))
-        instead = f"; it contains {', '.join(models[:3])}: pass that file" if models else ""
+        which = "one of these files" if models[1:] else "that file"
+        instead = f"; it contains {', '.join(models[:3])}: pass {which}" if models else ""
         raise FileNotFoundError(errno.ENOENT, f"the folder contains no {QPC_FILE_NAME}{instead}", str(folder))
     return path
 

@@ -288,6 +288,15 @@ def test_unknown_key_of_a_file_is_a_warning_each(options_file):
     )
 
 
+def test_lists_of_a_precision_file_name_its_option(options_file):
+    """Regression: the warning about such a file named no option that reads it."""
+    path = options_file("FP32NodeInstanceNames: [y]\n")
+    (warning,) = resolved(options_path=path).warnings
+    assert warning.endswith(f"line 1); did you mean node_precision_info_file={path}?")
+    option = warning.rpartition("did you mean ")[2].removesuffix("?").split("=", 1)
+    assert resolved(dict([option])).compile.node_precision_info_file.fp32 == ("y",)
+
+
 @pytest.mark.parametrize("where", ["keyword", "file"])
 def test_strict_options_makes_unusable_keys_errors(options_file, where):
     text = "aic-num-core: 4\nnum-iter: 1\n"

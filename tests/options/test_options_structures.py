@@ -51,6 +51,8 @@ def test_symbol_map_may_be_empty():
         ("batch", "symbols with integers"),
         ("batch 2 seq", "symbols with integers"),
         ("", "symbols with integers"),
+        ("batch=1", "as batch,4, found 'batch=1'; did you mean batch,1"),
+        (["seq: 7"], "did you mean seq,7"),
         (7, "symbols with integers"),
         (None, "symbols with integers"),
         (b"batch,2", "symbols with integers"),

@@ -78,6 +78,10 @@ def print_json(value: object) -> None:
     print_text(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
+#: options of other servers, and the options with the same effect
+_OF_SERVERS: Final = {"port": ("http",), "http-port": ("http",), "grpc-port": ("grpc",)}
+
+
 class _Spelling(NamedTuple):
     """Spelling of options in the messages and reports of a tool."""
 
@@ -273,7 +277,7 @@ class Parser(argparse.ArgumentParser):
         """Return the options of the parser for an option of another runtime."""
         from qaic.options.table import flags_of_others
 
-        return [flag for flag in flags_of_others(word) if flag in names]
+        return [flag for flag in flags_of_others(word) or _OF_SERVERS.get(word, ()) if flag in names]
 
     def long_options(self) -> list[str]:
         """Return the names of all long options, including those of commands."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError, collecting, remark
 from qaic.options.conflicts import broken
+from qaic.options.files.node_precision import PRECISION_KEYS
 from qaic.options.files.options_file import read_options_file
 from qaic.options.names import in_style_of
 from qaic.options.raw_option import OptionSource, Origin, RawOption
@@ -370,6 +371,8 @@ def _unknown_text(key: str, origin: Origin | None = None) -> str:
         near = " or ".join(f"{dashes}{flag}" for flag in flags_meant(key)) or None
     else:
         near = " or ".join(in_style_of(name, key) for name in names_meant(key)) or None
+        if origin is not None and key in PRECISION_KEYS:
+            near = f"node_precision_info_file={origin.file}"
     hint = "" if near is None else f"; did you mean {near}?"
     return f"unknown option {key if origin is None else origin}{hint}"
 

@@ -31,3 +31,21 @@ def test_outputs_are_written_and_compared_by_one_command(call, model):
     code, out, _ = call("run", model, "-o", "second.npz", "--expect", "first.npz")
     assert code == 0
     assert out.endswith("wrote second.npz; numpy.load opens it\nas expected: 1 of 1 output\n")
+
+
+def test_unknown_keys_of_an_options_file_are_warnings(call, model, tmp_path):
+    (tmp_path / "options.yaml").write_text("frobnicate: 1\n")
+    code, _, err = call("compile", model, "-o", "program", "--options-path", "options.yaml")
+    assert code == 0
+    assert err == "warning: ignored: unknown option frobnicate (options.yaml, line 1)\n"
+
+
+def test_an_option_of_other_servers_names_the_own(call, model):
+    assert "unknown option --port; did you mean --http?" in call("serve", model, "--port", "9000")[2]
+
+
+def test_a_folder_of_two_models_asks_for_one(call, model, tmp_path):
+    (tmp_path / "other.onnx").write_bytes(model.read_bytes())
+    assert "pass one of these files" in call("run", tmp_path)[2]
+    model.unlink()
+    assert "pass that file" in call("run", tmp_path)[2]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qaic.cli.console import VALUE_SUFFIX, Parser
+from qaic.cli.log import logged
 from qaic.errors import OptionConflictError
 from qaic.options.argv import read_argv
 from qaic.options.raw_option import OptionSource, Origin, RawOption
@@ -57,9 +58,10 @@ def resolve_options(
     flags = read_argv(given_options(arguments))
     if output_folder is not None:
         flags.append(RawOption(Origin(OptionSource.ARGV, "-o"), str(output_folder), name="output_dir"))
-    return resolve(
-        {}, options_path=arguments.options_path, model_is_container=model_is_container, flags=flags
-    )
+    with logged():
+        return resolve(
+            {}, options_path=arguments.options_path, model_is_container=model_is_container, flags=flags
+        )
 
 
 def keyword_options(arguments: argparse.Namespace) -> dict[str, object]:

@@ -97,7 +97,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
         self._size = Int(ge=1, le=_LARGEST_DIM)
 
     placeholder = "SYMBOL,N"
-    expected = 'symbols with integers of at least 1, as {"batch": 4}, [("batch", 4)] or "batch,4"'
+    expected = 'symbols with integers of at least 1, as "batch,4", {"batch": 4} or [("batch", 4)]'
 
     def parse(self, value: object) -> Mapping[str, int]:
         """See `Codec.parse`. A symbol may be given twice with the same value."""
@@ -134,8 +134,15 @@ class SymbolMap(Codec[Mapping[str, int]]):
         # The text is split at the last comma, because a symbol may be an expression such as "max(a,b)".
         name, comma, size = text.rpartition(",")
         if not comma:
-            raise self.mismatch(text)
+            raise self._mismatch_of_text(text)
         return name, size
+
+    def _mismatch_of_text(self, text: str) -> ValueMismatchError:
+        near = re.fullmatch(r"\s*(\w+)\s*[=:]\s*([0-9]+)\s*", text)
+        meant = f"; did you mean {near[1]},{near[2]}?" if near else ""
+        return ValueMismatchError(
+            "symbols with integers of at least 1, as batch,4", f"{format_value(text)}{meant}"
+        )
 
     def _text_pairs(self, text: str) -> Iterator[tuple[str, str]]:
         if "," in text:
@@ -143,7 +150,7 @@ class SymbolMap(Codec[Mapping[str, int]]):
             return
         words = text.split()
         if not words or len(words) % 2:
-            raise self.mismatch(text)
+            raise self._mismatch_of_text(text)
         yield from zip(words[::2], words[1::2], strict=True)
 
 
@@ -278,7 +285,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
             match = next(filter(None, (form.fullmatch(item) for form in _INPUT_TEXTS)), None)
             if match is None:
                 raise ValueMismatchError(
-                    'an input as "name,type,[d0,d1]", "name:1x3", "name[1,3]", or "1,3" for the only one',
+                    'an input as "name,type,[d0,d1]", "name:1x3", "name[1,3]", or "1x3" for the only one',
                     format_value(item),
                 )
             parts = match.groupdict()

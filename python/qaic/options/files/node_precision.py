@@ -12,7 +12,7 @@ from qaic.options.names import nearest, unknown_keys
 from qaic.support.text import format_value
 from qaic.support.yaml import LinedDict, LinedList, NullText, shown
 
-_HALF, _FLOAT = _KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceNames")
+_HALF, _FLOAT = PRECISION_KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceNames")
 #: a key of the vendor's files, a switch
 _BIAS = "enableFP32Bias"
 
@@ -41,7 +41,7 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
             raise self.mismatch(value)
         _check_keys(list(value))
         lines = value.lines if isinstance(value, LinedDict) else {}
-        half, single = (self._names(key, value.get(key, ()), lines.get(key)) for key in _KEYS)
+        half, single = (self._names(key, value.get(key, ()), lines.get(key)) for key in PRECISION_KEYS)
         both = [name for name in half if name in single]
         if both:
             where = f" (lines {half[both[0]]} and {single[both[0]]})" if lines else ""
@@ -51,7 +51,7 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
         return NodePrecision(tuple(half), tuple(single))
 
     def decode(self, data: bytes) -> NodePrecision:
-        root = parse_yaml(data, _KEYS)
+        root = parse_yaml(data, PRECISION_KEYS)
         if not isinstance(root, LinedDict):
             raise ValueMismatchError(f"a mapping with {_HALF} or {_FLOAT}", shown(root))
         return self.content(root)
@@ -78,16 +78,16 @@ class NodePrecisionLists(ParsedFile[NodePrecision]):
 
 def _check_keys(keys: Sequence[object]) -> None:
     """Refuse an object with only unknown keys, and add remarks about keys without an effect."""
-    unknown = [key for key in keys if key not in {*_KEYS, _BIAS}]
+    unknown = [key for key in keys if key not in {*PRECISION_KEYS, _BIAS}]
     if unknown and len(unknown) == len(keys):
-        near = nearest(str(unknown[0]), _KEYS)
+        near = nearest(str(unknown[0]), PRECISION_KEYS)
         hint = "" if near is None else f" (did you mean {near}?)"
         raise ValueMismatchError(
             f"the keys {_HALF} and {_FLOAT}", f"the key {format_value(unknown[0])}{hint}"
         )
     if _BIAS in keys:
         remark([f"the key {_BIAS} has no effect: a bias has the precision of its node"])
-    remark(unknown_keys(unknown, _KEYS))
+    remark(unknown_keys(unknown, PRECISION_KEYS))
 
 
 def _on(line: int | None) -> str:
