@@ -76,7 +76,7 @@ def test_the_rate_counts_the_batch(tool, tmp_path):
         ["-num-iter", "7", "-set-size", "2", "-aic-num-of-activations", "2", "-aic-threads-per-queue", "1"],
         ["-num-iter=7", "--set-size=2", "-a2", "-T", "1", "-aic-lib-path", "anything"],
         ["-n7", "-S2", "-a", "2", "-d", "0", "-submit-timeout", "60000", "-submit-retry-count", "2"],
-        ["-n", "7", "--dev", "0", "--unbound-random", "-p", "on", "-c"],
+        ["-n", "7", "--dev", "0", "--unbound-random", "-p", "on"],
         ["-n", "7", "--dev-list", "0", "--aic-batch-max-memory", "1"],
     ],
 )
@@ -532,6 +532,7 @@ def test_files_of_a_wrong_size(tool, program, tmp_path):
     code, _, err = tool("-t", program, "-i", path)
     assert code == 1
     assert f"{path} has 28 bytes; 'x' takes 32" in err
+    assert "hint: " not in err
     code, _, err = tool("-t", program, "-o", path)
     assert code == 1
     assert f"-o {path} has 28 bytes; 'y' has 32" in err
@@ -594,3 +595,18 @@ def test_cores_are_free_again_afterwards(tool, program):
     status, info = qaicrt.Util().getResourceInfo(0)
     assert status == qaicrt.QStatus.QS_SUCCESS
     assert info.nspFree == 16
+
+
+def test_arrays_of_numpy_are_not_raw_bytes(tool, program, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 8), np.float32))
+    code, _, err = tool("-t", program, "-i", "x.npy")
+    assert code == 1
+    assert "hint: files contain raw bytes, which array.tofile(path) of numpy writes\n" in err
+
+
+def test_a_comparison_without_outputs_is_refused(tool, program, tmp_path):
+    """Regression: -c without output files was only a note about a batch file, and the exit code was 0."""
+    np.zeros((1, 8), np.float32).tofile(tmp_path / "x.raw")
+    code, _, err = tool("-t", program, "-i", "x.raw", "-c")
+    assert code == 2
+    assert "-c compares with the output files of --aic-batch-json-input, which is not given" in err

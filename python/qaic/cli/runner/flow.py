@@ -84,7 +84,14 @@ def _plan(request: RunRequest) -> _Plan:
         count = max(count, *_wanted(request))
     _check_range(request, count)
     writer = Writer(request, network) if request.writes or options.dump_input_buffers else None
-    if options.compare_outputs and not any(part.paths for request in requests for part in request.outputs):
+    has_outputs = options.output_file or any(part.paths for request in requests for part in request.outputs)
+    if options.compare_outputs and not has_outputs:
+        if options.aic_batch_json_input is None:
+            raise OptionError(
+                "-c compares with the output files of --aic-batch-json-input, which is not given",
+                code="runner.options",
+                hints=("-o FILE compares with the output in FILE",),
+            )
         print_message("note", "-c: the batch file lists no output file to compare with")
     compares = bool(options.output_file) or options.compare_outputs
     comparer = Comparer(network, options.output_file, Tolerance.of(options)) if compares else None

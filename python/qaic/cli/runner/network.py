@@ -13,6 +13,7 @@ from qaic.errors import InputError
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 from qaic.support.text import counted
 
+_RAW: Final = "files contain raw bytes, which array.tofile(path) of numpy writes"
 _SEVERAL: Final = (
     "--aic-batch-input-file-list FILE runs several inferences: each line of FILE has the files of one "
     "inference, separated by commas"
@@ -64,6 +65,7 @@ class Binding(NamedTuple):
         raise InputError(
             f"{where} has {nbytes} bytes; {self.name!r} takes {self.nbytes}{smaller}",
             code="runner.file_size",
+            hints=(_RAW,) if where.endswith((".npy", ".npz")) else (),
         )
 
 
