@@ -326,3 +326,8 @@ def test_the_table_of_the_page_omits_casts_of_the_compiler(tmp_path, capsys):
     table = page.read_text().partition('data-table="nodes"')[2]
     assert ">Cast</td>" not in table
     assert re.search(r"The table omits \d+ conversions? without a name\.</p>", table)
+
+
+def test_a_graph_without_times_has_the_command_that_colors_it(call, program):
+    err = call("inspect", program, "graph", "-o", "my page.html", "--color", "time")[2]
+    assert "`openqaic inspect graph.onnx graph -o 'my page.html' --color time` measures it" in err

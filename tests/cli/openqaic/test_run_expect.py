@@ -40,7 +40,7 @@ def test_floats_differ_as_numpy_says(tmp_path_factory, found, expected, rtol, at
 def test_large_integers_are_compared_exactly(tmp_path):
     np.savez(tmp_path / "e.npz", y=np.array([2**53]))
     found = find_differences({"y": np.array([2**53 + 1])}, tmp_path / "e.npz", 1.0, 1.0)
-    assert found["y"].startswith("1 of 1 elements; at [0] ")
+    assert found["y"].startswith("1 of 1 elements; the largest error is 1, at [0]: ")
 
 
 @pytest.fixture
@@ -63,7 +63,13 @@ def test_the_exit_code_shows_a_difference(model, capsys):
     assert main(["run", model, "--expect", "golden.npz"]) == 1
     shown = capsys.readouterr()
     assert "as expected: 0 of 1 output" in shown.out
-    assert "error: output 'y' differs from golden.npz: 1 of 16 elements; at [0, 5] found " in shown.err
+    _, error, hint = shown.err.splitlines()
+    assert error.startswith(
+        "error: output 'y' differs from golden.npz: 1 of 16 elements; the largest error is 0.5, "
+    )
+    assert ", at [0, 5]: found " in error
+    assert error.endswith(" [run.expect]")
+    assert hint.startswith("hint: --rtol X and --atol X ")
     assert main(["run", model, "--expect", "golden.npz", "--atol", "0.6", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == {}
 
@@ -95,3 +101,18 @@ def test_every_tool_shows_its_version(tool, flag, capsys):
     with pytest.raises(SystemExit, match="0"):
         raise SystemExit(importlib.import_module(f"qaic.cli.{tool}").main([flag]))
     assert capsys.readouterr().out.splitlines()[0].endswith(f" {qaic.__version__}")
+
+
+@pytest.mark.parametrize("words", [["run", "-i"], ["run", "--expect"], ["bench", "-i"], ["profile", "-i"]])
+def test_missing_files_are_found_before_a_model_is_compiled(model, capsys, words):
+    capsys.readouterr()
+    assert main([words[0], model, words[1], "goldn.npz", "--aic-num-cores", "3"]) == 1
+    expected = "error: goldn.npz: No such file or directory; did you mean golden.npz?\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_an_array_of_another_type_has_a_hint_about_the_file(program, call):
+    np.save("x.npy", np.full((3,), "text"))
+    _, _, err = call("run", program, "-i", "x.npy")
+    assert ".astype" not in err
+    assert "\nhint: write the file again, as float32 of shape " in err

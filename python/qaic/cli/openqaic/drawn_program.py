@@ -1,6 +1,7 @@
 """The drawn graph of a program, and the page of ``openqaic inspect MODEL graph``."""
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from qaic.cli.graph_model import read_graph
 from qaic.cli.openqaic import program_graph
 from qaic.cli.openqaic.drawn_card import drawn_card
 from qaic.cli.openqaic.node_errors import NodeErrors
-from qaic.cli.openqaic.program import measured
+from qaic.cli.openqaic.program import GRAPH, measured
 from qaic.cli.openqaic.program_graph import is_constant, operations, value_types, with_shapes
 from qaic.cli.openqaic.program_graph import nodes as listed
 from qaic.compiler.frontend.files import opened
@@ -233,7 +234,8 @@ def write_graph(qpc: Qpc, output: Path, *, title: str, timed: bool, model: Path 
         graph, tables = _of_card(qpc, timed=timed)
         graphs = [graph]
     else:
-        graphs, tables = _of_program(qpc, model, timed=timed)
+        command = f"openqaic inspect {GRAPH} graph -o {shlex.quote(str(output))} --color time"
+        graphs, tables = _of_program(qpc, model, command if timed else None)
     title_of_tables = "Parts of the container" if qpc.graph is None else "Nodes"
     parts = [("tables", title_of_tables, "\n".join(map(table_html, tables)))]
     written = graph_page(*graphs, title=title, subtitle=_subtitle(qpc), parts=parts)
@@ -251,8 +253,9 @@ def _of_card(qpc: Qpc, *, timed: bool) -> tuple[DrawnGraph, list[Table]]:
     return drawn_card(qpc)
 
 
-def _of_program(qpc: Qpc, model: Path | None, *, timed: bool) -> tuple[list[DrawnGraph], list[Table]]:
-    times = node_times(measured(qpc)) if timed else (None, None)
+def _of_program(qpc: Qpc, model: Path | None, timing: str | None) -> tuple[list[DrawnGraph], list[Table]]:
+    """Draw a program and its model; `timing` is the command that colors the graph in `GRAPH` by times."""
+    times = (None, None) if timing is None else node_times(measured(qpc, again=[timing]))
     if times[1] is not None and not times[1].own_us:
         raise StateError(
             f"{qpc.path} has no times of operations; onnxruntime 1.25 or newer measures them",

@@ -14,7 +14,7 @@ from qaic.cli.openqaic.compile_options import given_options, resolve_options, se
 from qaic.cli.openqaic.pictures import UNCHANGED, Pixels
 from qaic.cli.openqaic.tensor_files import naming_files, read_inputs
 from qaic.errors import OptionError, StateError
-from qaic.model_path import find_model
+from qaic.model_path import find_model, missing_file
 from qaic.qpc import Qpc
 from qaic.stats.reports.capture import Capture
 from qaic.support.status_line import status_line
@@ -27,6 +27,9 @@ def open_program(arguments: argparse.Namespace, *, stats_level: int | None = Non
     `arguments` contains ``model`` and the options of the compiler; `stats_level` applies unless the command
     line has one. Raises the errors of `qaic.compile` and `qaic.Qpc`.
     """
+    # A compilation can take minutes.
+    expected = filter(None, [getattr(arguments, "expect", None)])
+    _check_exist(map(Path, [*files_of(getattr(arguments, "inputs", ())), *expected]))
     found = find_model(arguments.model) if arguments.model.suffix.lower() != ".onnxtxt" else None
     if found is None or not found.is_container:
         if stats_level is not None:
@@ -127,6 +130,13 @@ def check_output_file(
             f"{option} {path}: the command also reads this file, and would overwrite it; give another name",
             code="option.output_path",
         )
+
+
+def _check_exist(files: Iterable[Path]) -> None:
+    """Refuse files that do not exist, with the most similar name. Raises OSError."""
+    for file in files:
+        if not file.exists():
+            raise missing_file(file)
 
 
 def check_page(output: str | PathLike[str] | None, *, read: Iterable[str | PathLike[str]]) -> None:

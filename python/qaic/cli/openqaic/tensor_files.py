@@ -61,11 +61,15 @@ def naming_files(given: Sequence[str], inputs: ShapeDict) -> Iterator[None]:
             raise
         if error.code == "input.shape" and _is_raw(files[0]):
             raise _wrong_size(files[0], about, inputs[about]) from error
+        hints = error.hints
+        if error.code == "input.type":
+            # The hint of sessions is about arrays in Python.
+            hints = (f"write the file again, as {error.context['expected']}",)
         raise type(error)(
             f"{', '.join(map(str, files))}: {error.message}",
             code=error.code,
             context=error.context,
-            hints=error.hints,
+            hints=hints,
         ) from error
 
 
@@ -189,9 +193,11 @@ def _difference(found: NDArray[Any], expected: NDArray[Any] | None, rtol: float,
     with np.errstate(invalid="ignore"):
         errors = np.where(wrong, np.nan_to_num(np.abs(wide - other), nan=np.inf), -1.0)
     place = np.unravel_index(int(errors.argmax()), errors.shape)
+    # Integers of Python are exact.
+    value, wanted = found[place].item(), expected[place].item()
     return (
-        f"{int(wrong.sum())} of {wrong.size} elements; at {[int(index) for index in place]} "
-        f"found {wide[place]:.6g}, expected {other[place]:.6g}"
+        f"{int(wrong.sum())} of {wrong.size} elements; the largest error is {abs(value - wanted):.3g}, at "
+        f"{[int(index) for index in place]}: found {value:.6g}, expected {wanted:.6g}"
     )
 
 

@@ -30,6 +30,7 @@ from qaic.support.status_line import status_line
 from qaic.support.text import counted, duration
 
 _TOLERANCE = 1e-5
+_TOLERANCE_HINT = "--rtol X and --atol X allow relative and absolute errors"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -102,7 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     inputs_from = "the given inputs" if arguments.inputs else "random inputs"
     print_line(f"one inference with {inputs_from} in {duration(1e6 * elapsed_s)}")
     for name, text in differences.items():
-        print_message("error", f"output {name!r} differs from {arguments.expect}: {text}")
+        message = f"output {name!r} differs from {arguments.expect}: {text}"
+        print_message("error", message, _TOLERANCE_HINT, code="run.expect")
     if arguments.output is not None:
         print_line(f"wrote {shlex.quote(str(arguments.output))}; numpy.load opens it")
     if arguments.expect is not None:
