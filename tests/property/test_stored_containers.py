@@ -71,6 +71,10 @@ INTERFACES = {
         [ENTRIES, 1, COLUMNS],
     ),
     "StoredGather": ({"i": (INT64, [ENTRIES])}, [ENTRIES, LENGTH]),
+    "Elementwise": (
+        {"a": (FLOAT, [2, 3, LENGTH]), "b": (FLOAT, [3, 1]), "c": (FLOAT, [LENGTH]), "d": (FLOAT, [2, 1, 1])},
+        [2, 3, LENGTH],
+    ),
     "float32": attended(FLOAT, LENGTH),
     "float16": attended(HALF, LENGTH),
     "mxint8": attended(UINT8, 2 * 33),
@@ -447,6 +451,57 @@ def test_container_gives_an_error_or_the_numbers_of_its_plan(worker, lie):
     result, bound = meant
     assert (np.abs(found - result) <= bound).all()
     assert answer["findings"] == []
+
+
+ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+#: ONNX type -> type to which the device rounds.
+ROUNDINGS = {1: np.float32, 10: np.float16, 16: ml_dtypes.bfloat16}
+
+
+def computed(words, operands, rounding):
+    """Compute an expression in postfix notation; None if it is none, or reads too many operands."""
+    operands, waiting = list(operands), []
+    for word in words:
+        if word == "read" and operands:
+            waiting.append(operands.pop(0))
+            continue
+        count = {"round": 1, **dict.fromkeys(ARITHMETIC, 2)}.get(word, 0)
+        if not 0 < count <= len(waiting):
+            return None
+        used = [waiting.pop() for _ in range(count)][::-1]
+        with np.errstate(all="ignore"):
+            result = used[0] if word == "round" else ARITHMETIC[word](*used)
+            waiting.append(result.astype(ROUNDINGS[rounding]).astype(np.float32))
+    return waiting[0] if len(waiting) == 1 else None
+
+
+@given(
+    st.one_of(
+        st.lists(st.sampled_from(["read", "read", "round", *ARITHMETIC, "abs", "2"]), max_size=9),
+        st.permutations(["read", "round", "read", "read", "read", *ARITHMETIC]).map(lambda words: words[:8]),
+        st.sampled_from(["read read mul read read add div", "read read read read sub mul add round"]).map(
+            str.split
+        ),
+    ),
+    st.sampled_from([1, 10, 16, 10, 16, 11, -1]),
+    st.integers(0, 3),
+)
+def test_elementwise_steps_are_an_error_or_the_numbers_of_the_expression(worker, words, rounding, seed):
+    rng = np.random.default_rng(seed)
+    inputs, _ = INTERFACES["Elementwise"]
+    values = {name: rng.standard_normal(dims).astype(np.float32) * 99 for name, (_, dims) in inputs.items()}
+    feeds = {name: ("float32", value.tolist()) for name, value in values.items()}
+    plan = {"version": 4, "own_operators": ["Elementwise"], "initializers": []}
+    attributes = {"steps": " ".join(words), "rounding": rounding}
+    answer = worker.ask(
+        {"path": forge("Elementwise", "Elementwise", attributes, plan, bytes(64)), "feeds": feeds}
+    )
+    expected = computed(words, values.values(), rounding) if rounding in ROUNDINGS else None
+    if expected is None:
+        assert "error" in answer, answer
+        return
+    assert "error" not in answer, answer
+    np.testing.assert_array_equal(numbers_of(answer), expected)
 
 
 outside = st.sampled_from([-1, CONTEXT, 1 << 31, -(1 << 31), 1 << 32, (1 << 63) - 1, -(1 << 63)])

@@ -10,6 +10,7 @@ import pytest
 
 import decoder_model
 import qaic
+from qaic.compiler.passes import store_weights
 from session_models import save
 
 SIZES = decoder_model.Sizes(layers=3, heads=4, groups=2, width=8, context=256)
@@ -49,3 +50,23 @@ def test_a_token_copies_each_cache_once(tmp_path):
     copies = {kind: whole[kind] for kind in COPIES & whole.keys()}
     # In addition to the caches, one gather per row hides padding.
     assert copies == {"ScatterND": 2 * SIZES.layers, "GatherND": 4 * SIZES.layers}
+
+
+@pytest.mark.run_profiles
+def test_roundings_of_a_layer_are_few_operations(tmp_path, monkeypatch):
+    """A layer rounds ten results outside of its seven stored products, and casts the rows of two caches."""
+    monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
+    sizes = replace(SIZES, elem_type=10, layers=2, heads=16, groups=4, width=32)
+
+    def layer(**options):
+        (more,) = operations_of_tokens(
+            tmp_path, replace(sizes, layers=3), [5], convert_to_fp16=True, **options
+        )
+        (found,) = operations_of_tokens(tmp_path, sizes, [5], convert_to_fp16=True, **options)
+        return more - found
+
+    found, plain = layer(), layer(stored_weights=False)
+    counted = ("StoredMatMul", "Elementwise", "Cast")
+    assert [found[kind] for kind in counted] == [7, 10, 2]
+    # Two casts for each rounding: one for each stored product and each step of the operators.
+    assert [plain[kind] for kind in counted] == [0, 0, 2 * 24 + 2]

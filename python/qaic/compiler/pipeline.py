@@ -48,6 +48,7 @@ from qaic.compiler.passes.emulation.emulate_float16 import emulate_float16_pass
 from qaic.compiler.passes.emulation.mxfp6_weights import compress_weights_pass
 from qaic.compiler.passes.emulation.mxint8 import round_partition_traffic_pass
 from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalization_for_float16_pass
+from qaic.compiler.passes.fuse_elementwise import fuse_elementwise_pass
 from qaic.compiler.passes.inlining import (
     inline_for_nodes_pass,
     inline_functions_pass,
@@ -178,6 +179,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         copy_attended_rows_pass,
         store_weights_pass,
         store_packed_weights_pass,
+        fuse_elementwise_pass,
         legalize_quantized_chains_pass,
     ),
     "annotate": (describe_operations_pass,),

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use qaic_mem::convert::Isa;
 use qaic_mem::stored::{
-    Form, Layout, Prefetcher, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT,
+    Form, Layout, Prefetcher, Product, Rounding, StoredError, StoredRows, TILE_ROWS, UNIT, widen_float16,
 };
 use qaic_quant::mx::{self, MxFormat};
 
@@ -324,6 +324,48 @@ fn kernels_of_every_family_agree_at_the_borders_of_their_loops() {
                         "{isa:?} {form:?} {layout:?} {rows} x {columns} x {len}"
                     );
                 }
+            }
+        }
+    }
+}
+
+/// All patterns of float16, the numbers next to the middle between neighbors, and special values, in slices of any length.
+#[test]
+fn every_family_rounds_and_widens_as_the_half_crate() {
+    let narrow: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+    let wide: Vec<f32> = narrow.iter().map(|number| number.to_f32()).collect();
+    let near = |number: &f32| {
+        [-0x1001, -0x1000, -0xfff, -1, 0, 1, 0xfff, 0x1000, 0x1001]
+            .map(|step: i32| f32::from_bits(number.to_bits().wrapping_add_signed(step)))
+    };
+    let numbers: Vec<f32> =
+        wide.iter().flat_map(near).chain([f32::MAX, f32::MIN_POSITIVE, 1e-45, -1e-40]).collect();
+    let same = |found: &[f32], expected: &[f32]| {
+        found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()))
+    };
+    for isa in Isa::available() {
+        let mut found = vec![0.0; narrow.len()];
+        widen_float16(isa, &narrow, &mut found);
+        assert!(same(&found, &wide), "{isa:?}");
+        for (rounding, round) in [
+            (Rounding::Float32, (|number| number) as fn(f32) -> f32),
+            (Rounding::Float16, |number| f16::from_f32(number).to_f32()),
+            (Rounding::Bfloat16, |number| bf16::from_f32(number).to_f32()),
+        ] {
+            let expected: Vec<f32> = numbers.iter().map(|&number| round(number)).collect();
+            let mut found = numbers.clone();
+            rounding.round(isa, &mut found);
+            assert!(same(&found, &expected), "{isa:?} {rounding:?}");
+            for len in 0..40 {
+                let mut found = numbers[7..7 + len].to_vec();
+                rounding.round(isa, &mut found);
+                assert!(same(&found, &expected[7..7 + len]), "{isa:?} {rounding:?} {len}");
+                let mut found = vec![9.0; 40];
+                widen_float16(isa, &narrow[15_000..15_000 + len], &mut found);
+                assert!(
+                    same(&found[..len], &wide[15_000..15_000 + len])
+                        && found[len..].iter().all(|rest| rest.to_bits() == 9.0_f32.to_bits())
+                );
             }
         }
     }

@@ -26,7 +26,7 @@ from qaic.support.library_errors import library_errors
 from qaic.support.text import counted
 
 #: operators that change the type of values
-_CONVERSIONS: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
+_CONVERSIONS: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear", "com.openqaic.Elementwise"})
 
 #: protobuf refuses larger messages
 _LARGEST_MESSAGE: Final = (1 << 31) - 1
@@ -84,8 +84,10 @@ def nodes(model: onnx.ModelProto) -> list[dict[str, Any]]:
         {
             "node": node.name or None,
             "operator": f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+            # The type of a result of the device's operators is unknown to onnx.
             "precision": next(
-                (rounded.get(name) or types[name][0] for name in node.output if name in types), None
+                (found for name in node.output if (found := rounded.get(name) or types.get(name, ("",))[0])),
+                None,
             ),
             "shape": next((types[name][1] for name in node.output if name in types), None),
             "macs": macs_of(node, shapes),

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import onnx
 
-from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16
+from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, standard
 from qaic.options.table import CompileOptions, is_quantizing
 
@@ -201,6 +201,11 @@ def cast_target(node: onnx.NodeProto) -> int:
         return 0
     target = attribute_of(node, "to", 0)
     return target if target in FLOAT_FORMATS else 0
+
+
+def widens(node: onnx.NodeProto) -> bool:
+    """Return True if a node is a cast to float32."""
+    return standard(node, "Cast") and attribute_of(node, "to", 0) == FLOAT
 
 
 def representable(value: float, float_format: int) -> bool:

@@ -60,7 +60,7 @@ from qaic.compiler.ir.graph_walk import (
     uses,
 )
 from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
-from qaic.compiler.ir.precision import cast_target
+from qaic.compiler.ir.precision import cast_target, widens
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, chooses_matrices, swaps
 
@@ -171,7 +171,7 @@ class _Rewriter:
             if len(readers) != self.counts[name]:
                 return None
             for node, position in readers:
-                if _widens(node):
+                if widens(node):
                     pending.append((node.output[0], FLOAT, swapped, indices))
                 elif standard(node, "Identity"):
                     pending.append((node.output[0], elem_type, swapped, indices))
@@ -306,7 +306,7 @@ class _Rewriter:
                 reader = self._only_reader(result)
         narrow, rounding = "", FLOAT
         if reader is not None and cast_target(reader):
-            widened = [other for other, _ in self.readers.get(reader.output[0], []) if _widens(other)]
+            widened = [other for other, _ in self.readers.get(reader.output[0], []) if widens(other)]
             if widened:
                 self.replaced[id(reader)] = self.replaced[id(widened[0])] = []
                 narrow, rounding, result = reader.output[0], cast_target(reader), widened[0].output[0]
@@ -362,11 +362,6 @@ def _stored(weight: Weight, *, moved: bool) -> Weight:
         order = Matrices(count, first, second, moved, TILES)
         source = packed(source, type_name(weight.elem_type), order)
     return replace(weight, dims=(rows, length), source=source, blocks=blocks, layout=StoredLayout(TILES))
-
-
-def _widens(node: onnx.NodeProto) -> bool:
-    """Return True if a node is a cast to float32."""
-    return standard(node, "Cast") and attribute_of(node, "to", 0) == FLOAT
 
 
 _PACKED_PRODUCT: Final = "MatMulNBits"

@@ -112,9 +112,8 @@ pub(super) trait Tile: Copy {
     }
     /// Reads the shared values of a unit's group.
     fn factors<S: Simd>(self, simd: S, index: usize, row: usize) -> Self::Factors<S>;
-    /// Prefetches the memory `ahead` bytes after a unit. Does nothing for forms that become slower with prefetches.
-    #[inline(always)]
-    fn prefetch<S: Simd>(self, _: S, _: usize, _: usize) {}
+    /// Prefetches the memory `ahead` bytes after a unit.
+    fn prefetch<S: Simd>(self, simd: S, index: usize, ahead: usize);
     /// Decodes a unit.
     fn unit<S: Simd>(self, simd: S, index: usize, row: usize, factors: Self::Factors<S>) -> [S::V; 2];
 }
@@ -273,6 +272,11 @@ macro_rules! tile {
             fn factors<S: Simd>(self, _: S, _: usize, _: usize) {}
 
             #[inline(always)]
+            fn prefetch<S: Simd>(self, simd: S, index: usize, ahead: usize) {
+                self.0.prefetch(simd, index, ahead);
+            }
+
+            #[inline(always)]
             fn unit<S: Simd>(self, $simd: S, index: usize, row: usize, (): ()) -> [S::V; 2] {
                 let $bytes = self.0.at(index, row);
                 $unit
@@ -342,6 +346,7 @@ impl<T: Tile, const TILES: usize, const COLUMNS: usize> Several<T, TILES, COLUMN
 
 impl<T: Tile, const TILES: usize, const COLUMNS: usize> Tile for Several<T, TILES, COLUMNS> {
     type Factors<S: Simd> = T::Factors<S>;
+    const IN_STREAMS: bool = T::IN_STREAMS;
 
     #[inline(always)]
     fn part(self, units: Range<usize>) -> Self {

@@ -9,13 +9,15 @@
 //! * `x86` implements the operations with vector instructions; results are equal bit for bit on every machine. On
 //!   aarch64, the portable code is compiled to vector instructions and fused multiplication, which are part of its
 //!   base set.
-//! * `forms` has one reader for each storage format, and `product` the common implementation of the product.
+//! * `forms` has one reader for each storage format, and `product` the common implementation of the product. `rounding`
+//!   rounds results, also those of other arithmetic.
 //!
 //! A sum is computed in the same order for any number of rows, block and thread: in chunks of 1,024 elements, with
 //! sixteen partial sums each.
 
 mod forms;
 mod product;
+mod rounding;
 mod simd;
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // intrinsics behind values that exist only where the machine has them
@@ -24,8 +26,9 @@ mod x86;
 use thiserror::Error;
 
 pub use forms::StoredRows;
-pub use product::{Product, Rounding, round_to_float16};
+pub use product::Product;
 pub use qaic_quant::stored::{Form, Layout, TILE_ROWS, UNIT};
+pub use rounding::{Arithmetic, Rounding, widen_float16};
 pub use simd::Prefetcher;
 
 /// Reason why bytes are not a stored matrix, or why operands do not match it.

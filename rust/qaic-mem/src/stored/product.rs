@@ -12,10 +12,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use super::forms::{Several, StoredRows, Tile, TilesTask, decoded};
+use super::rounding::Rounding;
 use super::simd::{LANES, Prefetcher, Simd, Task, run};
 use super::{StoredError, TILE_ROWS as COLUMNS, UNIT};
 use crate::convert::Isa;
@@ -30,7 +28,7 @@ const LONG_ROW: usize = 96;
 /// Maximum number of activation rows for which weights are decoded in registers.
 const FEW_ROWS: usize = 4;
 /// Approximate number of weight bytes in a block for few rows; a block has whole groups of tiles that are read together.
-const BLOCK_BYTES: usize = 1 << 16;
+const BLOCK_BYTES: usize = 1 << 17;
 /// Number of columns of a block for more rows.
 const BLOCK_COLUMNS: usize = 32;
 /// Maximum number of tiles that are read together.
@@ -54,18 +52,6 @@ const PLACES: [usize; LANES] = {
     }
     places
 };
-
-/// Format to which results are rounded; results are always stored as float32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rounding {
-    /// Float32.
-    #[default]
-    Float32,
-    /// Float16.
-    Float16,
-    /// Bfloat16.
-    Bfloat16,
-}
 
 /// The left operand of a product.
 #[derive(Debug)]
@@ -239,26 +225,18 @@ impl<'a> Product<'a> {
             sums.resize(self.rows * columns.len(), 0.0);
             run(isa, Block { product: self, columns: columns.clone(), sums, lines });
             for (row, sums) in sums.chunks_exact_mut(columns.len()).enumerate() {
-                self.finish(&columns, sums);
+                self.finish(isa, &columns, sums);
                 write(row, first, sums);
             }
         });
     }
 
-    fn finish(&self, columns: &Range<usize>, sums: &mut [f32]) {
+    fn finish(&self, isa: Isa, columns: &Range<usize>, sums: &mut [f32]) {
         let bias = self.bias.get(columns.clone()).unwrap_or_default();
         for (sum, bias) in sums.iter_mut().zip(bias) {
             *sum += bias;
         }
-        match self.rounding {
-            Rounding::Float32 => {}
-            Rounding::Float16 => round_to_float16(sums),
-            Rounding::Bfloat16 => {
-                for sum in sums {
-                    *sum = bf16::from_f32(*sum).to_f32();
-                }
-            }
-        }
+        self.rounding.round(isa, sums);
     }
 }
 
@@ -282,16 +260,6 @@ fn panels(activations: &[f32], len: usize, chunk: Range<usize>) -> Vec<[f32; PAN
         }
     }
     panels
-}
-
-/// Rounds numbers to the values of float16; the numbers stay float32.
-pub fn round_to_float16(numbers: &mut [f32]) {
-    let mut narrow = [f16::ZERO; 64];
-    for part in numbers.chunks_mut(narrow.len()) {
-        let narrow = &mut narrow[..part.len()];
-        narrow.convert_from_f32_slice(part);
-        narrow.convert_to_f32_slice(part);
-    }
 }
 
 /// Elements of sixteen columns, in one line of the cache.
@@ -452,7 +420,7 @@ impl Block<'_> {
         let (rows, units) = (self.product.rows, self.product.weights.units());
         let activations: [_; ROWS] =
             std::array::from_fn(|row| &activations[(first_row + row).min(rows - 1) * units..][chunk.clone()]);
-        let ahead = self.product.prefetcher.ahead(units > LONG_ROW);
+        let ahead = self.product.prefetcher.ahead(!T::IN_STREAMS, units > LONG_ROW);
         let sums = tile::<S, T, ROWS, COLUMNS>(simd, activations, weights, chunk.len(), ahead);
         for (row, sums) in sums.iter().enumerate().take(rows - first_row) {
             self.add(first_row + row, first_column, sums);

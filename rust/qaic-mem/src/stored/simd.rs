@@ -40,6 +40,8 @@ pub(super) trait Simd: Copy {
     fn float16(self, bytes: &[u8; 32]) -> Self::V;
     /// Little-endian bfloat16, widened.
     fn bfloat16(self, bytes: &[u8; 32]) -> Self::V;
+    /// Rounds to the nearest values of float16, ties to even.
+    fn round_to_float16(self, vector: Self::V) -> Self::V;
     /// Decodes signed bytes to `(byte - zero point) * scale`; `zero` is the entry of [`ZEROS`] for the zero point.
     fn int8(self, bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2];
     /// Prepares `(code - zero point) * scale` for the four-bit codes of a group; `zero` is as for [`Self::int8`].
@@ -78,7 +80,7 @@ pub enum Prefetcher {
     /// Follows a stream beyond its page, as on processors of AMD up to Zen 4. Packed weights are prefetched only if
     /// rows are long.
     CrossesPages,
-    /// Follows a stream beyond its page, but more slowly than Zen 5 decodes packed weights, which are prefetched from
+    /// Follows a stream beyond its page, but more slowly than Zen 5 decodes weights. All weights are prefetched, from
     /// further ahead.
     FallsBehind,
 }
@@ -92,10 +94,11 @@ impl Prefetcher {
         return Self::CrossesPages;
     }
 
-    /// Distance in bytes from the packed unit that is read to the memory that is prefetched.
-    pub(super) const fn ahead(self, has_long_rows: bool) -> Option<usize> {
+    /// Distance in bytes from the unit that is read to the memory that is prefetched.
+    pub(super) const fn ahead(self, is_packed: bool, has_long_rows: bool) -> Option<usize> {
         match self {
             Self::FallsBehind => Some(8192),
+            _ if !is_packed => None,
             Self::StopsAtPages => Some(4096),
             Self::CrossesPages if has_long_rows => Some(4096),
             Self::CrossesPages => None,
@@ -195,6 +198,10 @@ impl Simd for Portable {
 
     fn bfloat16(self, bytes: &[u8; 32]) -> Self::V {
         widened(bytes, |pair| bf16::from_le_bytes(pair).to_f32())
+    }
+
+    fn round_to_float16(self, vector: Self::V) -> Self::V {
+        vector.map(|number| f16::from_f32(number).to_f32())
     }
 
     fn int8(self, bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] {

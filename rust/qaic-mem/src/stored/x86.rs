@@ -186,6 +186,13 @@ mod avx2 {
         Pair(wide(_mm256_castsi256_si128(halves)), wide(_mm256_extracti128_si256::<1>(halves)))
     }
 
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    pub(super) fn round_to_float16(Pair(first, second): Pair) -> Pair {
+        let rounded = |eight| _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(eight));
+        Pair(rounded(first), rounded(second))
+    }
+
     /// Decodes sixteen signed bytes.
     #[target_feature(enable = "avx2,fma,f16c")]
     #[inline]
@@ -343,6 +350,12 @@ mod avx512 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
     #[inline]
+    pub(super) fn round_to_float16(vector: __m512) -> __m512 {
+        _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(vector))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi")]
+    #[inline]
     pub(super) fn int8(numbers: &[u8; UNIT], zero: __m512, scale: __m512) -> [__m512; 2] {
         // SAFETY: 32 bytes are read.
         let read = unsafe { _mm256_loadu_si256(numbers.as_ptr().cast()) };
@@ -447,6 +460,7 @@ impl Simd for Avx2 {
         float32(bytes: &[u8; 64]) -> Self::V = avx2::load(bytes.as_ptr().cast());
         float16(bytes: &[u8; 32]) -> Self::V = avx2::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx2::bfloat16(bytes);
+        round_to_float16(vector: Self::V) -> Self::V = avx2::round_to_float16(vector);
         int8(bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] = avx2::int8(bytes, zero, scale);
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx2::mxfp6(block);
         uint4(bytes: &[u8; 16], numbers: Self::Numbers4) -> [Self::V; 2] = avx2::uint4(bytes, numbers);
@@ -482,6 +496,7 @@ impl Simd for Avx512 {
         float32(bytes: &[u8; 64]) -> Self::V = _mm512_loadu_ps(bytes.as_ptr().cast());
         float16(bytes: &[u8; 32]) -> Self::V = avx512::float16(bytes);
         bfloat16(bytes: &[u8; 32]) -> Self::V = avx512::bfloat16(bytes);
+        round_to_float16(vector: Self::V) -> Self::V = avx512::round_to_float16(vector);
         int8(bytes: &[u8; UNIT], zero: Self::V, scale: Self::V) -> [Self::V; 2] = avx512::int8(bytes, zero, scale);
         mxfp6(block: &[u8; MX_BYTES]) -> [Self::V; 2] = avx512::mxfp6(block);
         numbers4(zero: Self::V, scale: Self::V) -> Self::Numbers4 = avx512::numbers4(zero, scale);

@@ -12,6 +12,7 @@ from compiler_oracle import info, model_of, node
 from qaic.compiler.driver import compile_model
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers
 from qaic.compiler.passes.decoding.state_rows import OPERATOR
+from qaic.compiler.passes.fuse_elementwise import ELEMENTWISE
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import legalize, unguarded
 from qaic.options import resolve
 from session_models import save
@@ -51,7 +52,7 @@ def test_each_cache_is_read_by_one_copy(tmp_path, is_half, only_tokens):
     qpc, graph = compiled(SIZES, tmp_path / "qpc", only_tokens=only_tokens, **options)
     found = {node.input[0]: node for node in copies(graph)}
     assert found.keys() == {*SIZES.caches}
-    assert qpc.plan["own_operators"] == [OPERATOR]
+    assert qpc.plan["own_operators"] == [OPERATOR, *([ELEMENTWISE] if is_half else [])]
     assert all(update["skips_outside"] for update in qpc.plan["state_rows"]["updates"])
     assert qpc.plan["inputs"][2]["dtype"] == ("float16" if is_half else "float32")
     for cache, copy in found.items():

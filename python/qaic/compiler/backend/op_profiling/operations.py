@@ -26,7 +26,15 @@ from qaic.compiler.backend.op_profiling.values import ValueTable
 from qaic.compiler.backend.qpc_writer import declared, light_form, prove, write_unchecked
 from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.elem_types import type_name
-from qaic.compiler.ir.graph_walk import all_graphs, all_nodes, standard, subgraphs, usages
+from qaic.compiler.ir.graph_walk import (
+    DEVICE_DOMAIN,
+    all_graphs,
+    all_nodes,
+    attribute_of,
+    standard,
+    subgraphs,
+    usages,
+)
 from qaic.compiler.ir.model import Context, Model, OpsTable, compiler_pass
 from qaic.compiler.ir.precision import (
     FLOAT_FORMATS,
@@ -363,6 +371,10 @@ def rounded_nodes(graph: onnx.GraphProto, floats: set[str]) -> dict[str, str]:
         if float_format := cast_target(node):
             narrow[result] = (node.input[0], float_format)
             formats[result] = float_format
+            continue
+        own_format = attribute_of(node, "rounding", 0) if node.domain == DEVICE_DOMAIN else 0
+        if own_format in FLOAT_FORMATS:
+            formats[result] = in_format[result] = own_format
             continue
         source, float_format = narrow.get(node.input[0], ("", 0)) if standard(node, "Cast") else ("", 0)
         if float_format in FLOAT_FORMATS and result in floats:

@@ -18,9 +18,8 @@
 use std::ops::{Range, RangeInclusive};
 
 use half::f16;
-use half::slice::HalfFloatSliceExt as _;
 use qaic_mem::convert::Isa;
-use qaic_mem::stored::{Form, Layout, StoredRows, round_to_float16};
+use qaic_mem::stored::{Form, Layout, Rounding, StoredRows, widen_float16};
 use qaic_quant::mx::MxFormat;
 
 use super::call::Call;
@@ -189,7 +188,7 @@ impl<'a> AttendedRows<'a> {
             }
             StateNumbers::Float16(numbers) => {
                 if let Some(numbers) = numbers.get(source) {
-                    numbers.convert_to_f32_slice(result);
+                    widen_float16(Isa::best(), numbers, result);
                 }
             }
             StateNumbers::Blocks(bytes) => {
@@ -203,7 +202,7 @@ impl<'a> AttendedRows<'a> {
             }
         }
         if is_rounded {
-            round_to_float16(result);
+            Rounding::Float16.round(Isa::best(), result);
         }
         let key = [entry, group].map(|number| i64::try_from(number).unwrap_or(-1));
         for (tuple, row) in self.indices.chunks_exact(DEPTH).zip(self.rows.chunks_exact(self.width.max(1))) {

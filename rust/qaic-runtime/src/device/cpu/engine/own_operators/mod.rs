@@ -2,6 +2,7 @@
 
 mod attended_rows;
 mod call;
+mod elementwise;
 mod stored_weights;
 
 use std::any::Any;
@@ -15,8 +16,10 @@ use ort_sys::{
     OrtCustomOpInputOutputCharacteristic, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtMemType,
     OrtStatusPtr,
 };
+use qaic_mem::stored::Rounding;
 
 use self::call::Call;
+use self::elementwise::ElementwiseKernel;
 use self::stored_weights::{ExpertsKernel, GatherKernel, ProductKernel};
 use super::library::check;
 
@@ -26,7 +29,8 @@ pub(super) use stored_weights::StoredWeights;
 const DOMAIN: &CStr = c"com.openqaic";
 
 /// Names of the operators, as plans list them.
-pub(super) const NAMES: &[&str] = &["AttendedRows", "StoredMatMul", "StoredExperts", "StoredGather"];
+pub(super) const NAMES: &[&str] =
+    &["AttendedRows", "Elementwise", "StoredMatMul", "StoredExperts", "StoredGather"];
 
 const FLOAT: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
 const FLOAT16: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
@@ -39,32 +43,38 @@ const BOOL: ONNXTensorElementDataType = ONNXTensorElementDataType::ONNX_TENSOR_E
 struct Signature {
     name: &'static CStr,
     inputs: &'static [ONNXTensorElementDataType],
-    /// True if the last input is optional.
-    is_last_optional: bool,
+    /// Characteristic of the last input; the inputs before it are required.
+    last: OrtCustomOpInputOutputCharacteristic,
     create: fn(&StoredWeights, &Attributes) -> Result<Kernel, String>,
 }
 
 /// Signatures of the operators. Variants of one name differ in the types of their inputs.
-static SIGNATURES: [Signature; 6] = [
+static SIGNATURES: [Signature; 7] = [
     attended_rows(&[FLOAT, INT64, INT64, FLOAT, BOOL]),
     attended_rows(&[FLOAT16, INT64, INT64, FLOAT, BOOL]),
     attended_rows(&[UINT8, INT64, INT64, FLOAT, BOOL]),
     Signature {
+        name: c"Elementwise",
+        inputs: &[FLOAT],
+        last: OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_VARIADIC,
+        create: |_, attributes| ElementwiseKernel::new(attributes).map(Kernel::Elementwise),
+    },
+    Signature {
         name: c"StoredMatMul",
         inputs: &[FLOAT, FLOAT],
-        is_last_optional: true,
+        last: OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_OPTIONAL,
         create: |stored, attributes| ProductKernel::new(stored, attributes).map(Kernel::Product),
     },
     Signature {
         name: c"StoredExperts",
         inputs: &[FLOAT, INT64],
-        is_last_optional: false,
+        last: OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED,
         create: |stored, attributes| ExpertsKernel::new(stored, attributes).map(Kernel::Experts),
     },
     Signature {
         name: c"StoredGather",
         inputs: &[INT64],
-        is_last_optional: false,
+        last: OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED,
         create: |stored, attributes| GatherKernel::new(stored, attributes).map(Kernel::Gather),
     },
 ];
@@ -74,13 +84,15 @@ const fn attended_rows(inputs: &'static [ONNXTensorElementDataType]) -> Signatur
     let create = |_: &StoredWeights, attributes: &Attributes| {
         Ok(Kernel::AttendedRows { is_rounded: attributes.number(c"rounding").is_ok_and(|to| to == 10) })
     };
-    Signature { name: c"AttendedRows", inputs, is_last_optional: true, create }
+    let last = OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_OPTIONAL;
+    Signature { name: c"AttendedRows", inputs, last, create }
 }
 
 /// The kernel of one node.
 #[derive(Debug)]
 enum Kernel {
     AttendedRows { is_rounded: bool },
+    Elementwise(ElementwiseKernel),
     Product(ProductKernel),
     Experts(ExpertsKernel),
     Gather(GatherKernel),
@@ -220,8 +232,8 @@ unsafe extern "system" fn input_characteristic(
 ) -> OrtCustomOpInputOutputCharacteristic {
     // SAFETY: as in `name`.
     let signature = unsafe { OwnOperator::of(operator) }.signature;
-    if signature.is_last_optional && index + 1 == signature.inputs.len() {
-        OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_OPTIONAL
+    if index + 1 == signature.inputs.len() {
+        signature.last
     } else {
         OrtCustomOpInputOutputCharacteristic::INPUT_OUTPUT_REQUIRED
     }
@@ -283,6 +295,7 @@ unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelCo
     let call = Call { api: node.api, context };
     let done = guarded(|| match &node.kernel {
         Kernel::AttendedRows { is_rounded } => attended_rows::run(call, *is_rounded),
+        Kernel::Elementwise(elementwise) => elementwise.run(call),
         Kernel::Product(product) => product.run(call),
         Kernel::Experts(experts) => experts.run(call),
         Kernel::Gather(gather) => gather.run(call),
@@ -350,6 +363,16 @@ impl Attributes {
             unsafe { (self.api.KernelInfoGetAttribute_int64)(self.info, name.as_ptr(), &raw mut number) };
         check(self.api, status)?;
         Ok(number)
+    }
+
+    /// Returns the format to which results are rounded.
+    fn rounding(&self) -> Result<Rounding, String> {
+        match self.number(c"rounding")? {
+            1 => Ok(Rounding::Float32),
+            10 => Ok(Rounding::Float16),
+            16 => Ok(Rounding::Bfloat16),
+            other => Err(format!("results rounded to type {other}; 1, 10 or 16 is expected")),
+        }
     }
 }
 

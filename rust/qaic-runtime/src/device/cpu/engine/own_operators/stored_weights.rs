@@ -82,18 +82,9 @@ pub(super) struct ProductKernel {
     rounding: Rounding,
 }
 
-fn rounding(attributes: &Attributes) -> Result<Rounding, String> {
-    match attributes.number(c"rounding")? {
-        1 => Ok(Rounding::Float32),
-        10 => Ok(Rounding::Float16),
-        16 => Ok(Rounding::Bfloat16),
-        other => Err(format!("results rounded to type {other}; 1, 10 or 16 is expected")),
-    }
-}
-
 impl ProductKernel {
     pub(super) fn new(stored: &StoredWeights, attributes: &Attributes) -> Result<Self, String> {
-        Ok(Self { matrix: stored.named(attributes)?, rounding: rounding(attributes)? })
+        Ok(Self { matrix: stored.named(attributes)?, rounding: attributes.rounding()? })
     }
 
     pub(super) fn run(&self, call: Call) -> Result<(), String> {
@@ -155,7 +146,7 @@ impl ExpertsKernel {
         let Some(experts) = experts else {
             return Err(format!("{rows} stored rows for {found} experts; whole tiles for each are expected"));
         };
-        Ok(Self { matrix, experts, rounding: rounding(attributes)? })
+        Ok(Self { matrix, experts, rounding: attributes.rounding()? })
     }
 
     pub(super) fn run(&self, call: Call) -> Result<(), String> {
