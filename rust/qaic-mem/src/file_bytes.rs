@@ -7,6 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
+use memmap2::Advice;
 use memmap2::{Mmap, UncheckedAdvice};
 
 use crate::MemoryError;
@@ -54,6 +56,11 @@ impl FileBytes {
             // SAFETY: the mapping is private and read-only. If the file changes, the bytes change, and every
             // parser treats them as untrusted; truncation is the documented risk of this mode.
             let mapping = unsafe { Mmap::map(&file) }.map_err(failed)?;
+            #[cfg(target_os = "linux")]
+            if mapping.len() >= LARGE_BYTES {
+                // A file that is not in memory is read into large pages. Advice: a failure only costs speed.
+                let _ = mapping.advise(Advice::HugePage);
+            }
             return Ok(Self::Mapped(mapping));
         }
         let mut bytes = Vec::new();
@@ -69,12 +76,12 @@ impl FileBytes {
 /// Smallest page size. If pages are larger, the system drops those that are entirely inside a range.
 const PAGE_BYTES: usize = 4096;
 /// Minimum size of a mapping that is worth the calls.
-const LET_GO_FROM_BYTES: usize = 64 << 20;
+const LARGE_BYTES: usize = 64 << 20;
 
 impl FileBytes {
     /// Returns true if the file is a large mapping, which [`FileBytes::let_go`] can release.
     pub fn is_let_go(&self) -> bool {
-        matches!(self, Self::Mapped(mapping) if mapping.len() >= LET_GO_FROM_BYTES)
+        matches!(self, Self::Mapped(mapping) if mapping.len() >= LARGE_BYTES)
     }
 
     /// Marks `part` of these bytes as not needed soon: the pages of a large mapping stop counting as memory
@@ -172,9 +179,9 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "opens files")]
     fn large_mapping_that_was_let_go_reads_the_same() {
-        let below = Sparse::new("below", LET_GO_FROM_BYTES as u64 - 1);
+        let below = Sparse::new("below", LARGE_BYTES as u64 - 1);
         assert!(!below.open(true).is_let_go());
-        let file = Sparse::new("let-go", LET_GO_FROM_BYTES as u64);
+        let file = Sparse::new("let-go", LARGE_BYTES as u64);
         let bytes = file.open(true);
         assert!(bytes.is_let_go());
         bytes.let_go(&bytes);
@@ -183,32 +190,53 @@ mod tests {
         assert_eq!((bytes[0], bytes[PAGE_BYTES], bytes[bytes.len() - 1]), (7, 0, 7));
     }
 
-    /// KiB of a mapping that count as memory of the process.
+    /// Returns a fact that the system reports about a mapping.
     #[cfg(target_os = "linux")]
-    fn resident_kib(bytes: &FileBytes) -> u64 {
+    fn fact(bytes: &FileBytes, name: &str) -> String {
         let address = format!("{:x}-", bytes.as_ptr().addr());
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&address));
-        let resident = lines.find_map(|line| line.strip_prefix("Rss:")?.strip_suffix("kB")).unwrap();
-        resident.trim().parse().unwrap()
+        lines.find_map(|line| line.strip_prefix(name)).unwrap().to_owned()
+    }
+
+    /// KiB of a mapping that count as memory of the process.
+    #[cfg(target_os = "linux")]
+    fn resident_kib(bytes: &FileBytes) -> u64 {
+        fact(bytes, "Rss:").strip_suffix("kB").unwrap().trim().parse().unwrap()
+    }
+
+    /// The system records the advice even if no large page is available.
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "opens files")]
+    fn large_mapping_is_advised_to_be_read_into_large_pages() {
+        if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        for (len, expected) in [(LARGE_BYTES - 1, false), (LARGE_BYTES, true)] {
+            let file = Sparse::new(&format!("advised-{len}"), len as u64);
+            let flags = fact(&file.open(true), "VmFlags:");
+            assert_eq!(flags.split_whitespace().any(|flag| flag == "hg"), expected, "{flags}");
+        }
     }
 
     #[test]
     #[cfg(target_os = "linux")]
     #[cfg_attr(miri, ignore = "opens files")]
     fn part_that_was_let_go_and_nothing_else_leaves_the_memory_of_the_process() {
-        const MIB: usize = 1 << 20;
-        let file = Sparse::new("resident", LET_GO_FROM_BYTES as u64);
+        // A large page leaves the memory as a whole.
+        const PART: usize = 2 << 20;
+        let file = Sparse::new("resident", LARGE_BYTES as u64);
         let bytes = file.open(true);
-        let touched = &bytes[MIB..5 * MIB];
+        let touched = &bytes[PART..5 * PART];
         assert!(touched.iter().all(|byte| *byte == 0));
         let before = resident_kib(&bytes);
-        assert!(before >= 4 << 10, "{before} KiB are resident");
+        assert!(before >= 8 << 10, "{before} KiB are resident");
         // Neither end is at a page boundary.
-        bytes.let_go(&touched[MIB - 1..=2 * MIB]);
-        assert_eq!(resident_kib(&bytes), before - (1 << 10));
-        bytes.let_go(&touched[3 * MIB..]);
+        bytes.let_go(&touched[PART - 1..=2 * PART]);
         assert_eq!(resident_kib(&bytes), before - (2 << 10));
+        bytes.let_go(&touched[3 * PART..]);
+        assert_eq!(resident_kib(&bytes), before - (4 << 10));
     }
 
     #[test]
