@@ -221,7 +221,7 @@ fn loss_seen_by_an_error_alone_leaves_nothing() {
         run(&mut *rig.exec(), 2).unwrap();
         // The device keeps the file open, with nothing loaded through it.
         let left = rig.card.invariants();
-        assert!(left.len() == 1 && left[0].contains("1 open file"), "{plan}: {left:?}");
+        assert!(left.len() == 1 && left[0].contains("open files: 1"), "{plan}: {left:?}");
     }
 }
 

@@ -39,8 +39,8 @@ fn load_with_weights_at_an_odd_offset_is_refused() {
 #[test]
 fn load_of_a_plan_that_disagrees_with_its_container_is_refused() {
     for (plan, what) in [
-        (with_weights(256, ""), "outside of constants.bin, which has 256 bytes"),
-        (with_weights(64, r#","variants":[{"inputs":[],"outputs":[]}]"#), "1 specializations"),
+        (with_weights(256, ""), "outside constants.bin, which has 256 bytes"),
+        (with_weights(64, r#","variants":[{"inputs":[],"outputs":[]}]"#), "the plan has 1 specialization,"),
         (with_weights(64, "").replace(r#""x""#, r#""z""#), "the plan has tensor `z`"),
         (with_weights(64, "").replace(r#""version":1"#, r#""version":5"#), "has version 5"),
         ("[]".to_owned(), "is not a plan"),
