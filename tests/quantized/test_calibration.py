@@ -530,4 +530,4 @@ def test_measured_values_beyond_float16_are_said_once(tmp_path, caplog):
         qaic.compile(path, calibration_data=[{"x": np.full((2, 4), level, np.float32)}], **options)
         texts = [record.getMessage() for record in caplog.records if "float16" in record.getMessage()]
         assert len(texts) == warned
-        assert all("exceeded its range (65504)" in text and "square" in text for text in texts)
+        assert all("beyond the range of float16 (65504)" in text and "square" in text for text in texts)

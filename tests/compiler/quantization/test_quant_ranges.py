@@ -120,7 +120,7 @@ def test_a_tensor_larger_than_any_piece_of_the_work(axis):
 
 def test_what_cannot_be_quantized_is_refused_by_name():
     array = np.zeros((2, 3), np.float32)
-    with pytest.raises(InputError, match="3 scales for axis 0 of shape") as caught:
+    with pytest.raises(InputError, match=r"axis 0 of shape .*: found 3 scales") as caught:
         _core.quantize_tensor(array, np.ones(3), 0, "Int8", 0)
     assert caught.value.code == "quant.parameters"
     with pytest.raises(InputError, match="2 scales without an axis"):
