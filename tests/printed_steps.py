@@ -2,7 +2,8 @@
 
 A ``next`` can state its purpose: ``next, for latency: COMMAND``. Each test runs the commands that its calls
 printed, without changes and in the same folder. It skips a command that a test of the same file printed for
-the same arguments before, and a command with the word FILE, which the user replaces.
+the same arguments before, a command with the word FILE, which the user replaces, and the commands after a
+call of Python, because they need its result.
 """
 
 import contextlib
@@ -26,6 +27,9 @@ _COMMAND = re.compile(r"`([^`\n]+)`")
 _BARE = re.compile(r"^(openqaic|qaic-)|\b(openqaic|qaic-(qpc|opstats|util)) [a-z]")
 #: Options of measurements, instead of the default duration.
 _SHORT = {"openqaic bench": ["-n", "2", "--warm-up", "0"]}
+
+#: Beginning of a step that is a call of Python.
+_CALL = "in Python: "
 
 _STARTED_IN = str(Path.cwd())
 _ran = set()
@@ -60,7 +64,7 @@ def commands_of(line):
     """Commands of a printed line; a hint that begins with a command outside backquotes is an error."""
     kind, _, text = line.partition(": ")
     if kind.endswith("next") or kind.startswith("next, "):
-        return [text]
+        return [] if text.startswith(_CALL) else [text]
     if kind != "hint":
         return []
     assert not _BARE.search(_COMMAND.sub("", text)), f"{line!r}: a command within a hint has backquotes"
@@ -75,7 +79,7 @@ def _anonymous(words):
 @contextlib.contextmanager
 def collected():
     """Collect the steps that tools print in this process."""
-    steps, origins = [], []
+    steps, origins, with_calls = [], [], set()
     with pytest.MonkeyPatch.context() as patch:
         run, print_text = console.run, console.print_text
 
@@ -97,6 +101,10 @@ def collected():
                     for line in text.split("\n")
                     if line.isprintable() and "\\x" not in line and line.count("`") % 2 == 0
                 ]
+                if f": {_CALL}" in text:
+                    with_calls.add(origins[0])
+                if origins[0] in with_calls:
+                    return
                 for command in (command for line in lines for command in commands_of(line)):
                     words = shlex.split(command)
                     # A word can be too long for a name.

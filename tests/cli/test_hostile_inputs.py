@@ -169,7 +169,12 @@ READERS = {
         (qaic_compile, ["-m={s}/m.onnx", DASH, "-aic-binary-dir={out}", "-external-quantization={0}"])
     ],
     "parts.json": [(openqaic, ["compile", "{s}/m.onnx", ONE, "--mdp-load-partition-config={0}"])],
-    "card.npz": [(openqaic, ["accuracy", "{s}/m.onnx", "--to", "fp16", ONE, "--against", "{0}"])],
+    "card.npz": [
+        (
+            openqaic,
+            ["accuracy", "{s}/m.onnx", "--to", "fp16", ONE, "--samples", "{s}/x.npz", "--against", "{0}"],
+        )
+    ],
     "transcript.jsonl": [
         (transcript, ["show", "{0}"]),
         (transcript, ["diff", "{0}", "{s}/transcript.jsonl"]),

@@ -22,6 +22,7 @@ def printing(*lines):
 def test_commands_are_next_lines_and_quoted_in_hints():
     assert printed_steps.commands_of("next: openqaic info") == ["openqaic info"]
     assert printed_steps.commands_of("next, for latency: openqaic info") == ["openqaic info"]
+    assert printed_steps.commands_of("next: in Python: qaic.compile('m.onnx')") == []
     assert printed_steps.commands_of("9 codes; next: openqaic explain x") == ["openqaic explain x"]
     assert printed_steps.commands_of("hint: `openqaic info` or `--json` or `pip install x`") == [
         "openqaic info"

@@ -315,7 +315,7 @@ mod tests {
         let mut writer = FileWriter::create(&path, specs(&[("a", 5)]), 64).unwrap();
         append(&mut writer, "a", b"hell").unwrap();
         let said = |outcome: Result<(), FileWriterError>| outcome.unwrap_err().to_string();
-        let text = "segment a has room for 1 more bytes, 2 were given";
+        let text = "segment a has room for 1 more bytes, found 2";
         assert_eq!(said(append(&mut writer, "a", b"oo")), text);
         assert_eq!(said(append(&mut writer, "b", b"")), "the container has no segment b");
         assert_eq!(writer.crc32("b").unwrap_err().to_string(), "the container has no segment b");
