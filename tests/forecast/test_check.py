@@ -363,7 +363,7 @@ def test_a_page_is_written_and_needs_no_network(model, tmp_path, capfd):
         (HEADER + "1,1,1,1,fast,1\n", "line 2"),
         (HEADER + "1,1,1,1,nan,1\n", "line 2"),
         (HEADER + "0,1,1,1,1,1\n", "cores"),
-        (HEADER + "2,9,8,2,2410,46.8\n", "line 2: found 2 cores x 9 instances"),
+        (HEADER + "2,9,8,2,2410,46.8\n", "line 2, cores x instances: found 2 x 9"),
         (HEADER + "1,1,1,1,1000,1000\n", "milliseconds"),
         ("totalRoundtripTimeUs\n", "latency report"),
     ],

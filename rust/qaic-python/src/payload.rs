@@ -1,11 +1,9 @@
 //! `_core.Payload`: the bytes of a weight in its stored form, computed from its numbers when they are needed.
 
-use std::sync::{Mutex, PoisonError};
-
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use qaic_mem::FilePart;
-use qaic_mem::convert::packing::{Code, Found, Matrices, Number, Packing};
+use qaic_mem::convert::packing::{Code, FoundInBlocks, Matrices, Number, Packing};
 use qaic_quant::stored::Layout;
 use qaic_runtime::request::{ArrayId, Arrays};
 
@@ -48,8 +46,7 @@ struct Described {
 pub(crate) struct PyPayload {
     source: Source,
     packing: Packing,
-    // One entry per block, so that a block that is computed again counts once.
-    found: Mutex<Vec<Found>>,
+    found: FoundInBlocks,
 }
 
 impl PyPayload {
@@ -59,9 +56,7 @@ impl PyPayload {
 
     pub(crate) fn fill(&self, index: usize, block: &mut [u8]) -> std::io::Result<()> {
         let found = self.packing.fill(index, &|offset, into| self.source.read_at(offset, into), block)?;
-        if let Some(entry) = self.found.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index) {
-            *entry = found;
-        }
+        self.found.record(index, found);
         Ok(())
     }
 }
@@ -96,7 +91,7 @@ impl PyPayload {
         let (source, bytes) = opened(py, source)?;
         let packing = Packing::new(bytes, numbers, clip, code, matrices.transpose()?)
             .map_err(|error| refused(error.to_string()))?;
-        let found = Mutex::new(vec![Found::default(); packing.blocks]);
+        let found = FoundInBlocks::new(packing.blocks);
         Ok(Self { source, packing, found })
     }
 
@@ -123,10 +118,7 @@ impl PyPayload {
     /// the farthest of them; the largest value that it turns into zero, and true if another value is not zero; and the
     /// numbers of NaN and infinities that a code cannot represent.
     fn found(&self) -> (u64, f64, f64, bool, u64, u64) {
-        let mut all = Found::default();
-        for found in self.found.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            all += *found;
-        }
+        let all = self.found.total();
         let not_finite = all.not_finite;
         (all.beyond, all.farthest, all.lost, all.has_survivors, not_finite.nan, not_finite.infinite)
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::ops::{AddAssign, Range};
+use std::sync::{Mutex, PoisonError};
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
@@ -144,6 +145,33 @@ impl AddAssign for Found {
         self.lost = self.lost.max(more.lost);
         self.has_survivors |= more.has_survivors;
         self.not_finite += more.not_finite;
+    }
+}
+
+/// Findings of the conversion of each block. A block that is converted again counts once.
+#[derive(Debug)]
+pub struct FoundInBlocks(Mutex<Vec<Found>>);
+
+impl FoundInBlocks {
+    /// Creates an empty record of a number of blocks.
+    pub fn new(blocks: usize) -> Self {
+        Self(Mutex::new(vec![Found::default(); blocks]))
+    }
+
+    /// Records the findings of a block.
+    pub fn record(&self, index: usize, found: Found) {
+        if let Some(entry) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index) {
+            *entry = found;
+        }
+    }
+
+    /// Returns the sum over all blocks.
+    pub fn total(&self) -> Found {
+        let mut total = Found::default();
+        for found in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            total += *found;
+        }
+        total
     }
 }
 
