@@ -80,7 +80,7 @@ def test_compiled_models_are_type_errors(path):
 
 @pytest.mark.parametrize("model", [None, 5, object(), np.zeros(3), MODEL.graph, {"x": 1}])
 def test_what_is_no_model_is_a_type_error(model):
-    with pytest.raises(TypeError, match=rf"found a {type(model).__name__}, expected a path, bytes or"):
+    with pytest.raises(TypeError, match=rf"found type {type(model).__name__}, expected a path, bytes or"):
         qaic.compile(model)
 
 

@@ -166,7 +166,7 @@ def test_paths_and_lists_are_written_as_the_file_has_them():
     "arguments", [("x",), ({"num_of_cores": 1},), (AicRuntimeConfig(),), (None, AicCompilerConfig())]
 )
 def test_the_helper_refuses_other_objects(arguments):
-    with pytest.raises(TypeError, match=r"found a \w+, expected a Aic\w+Config or None"):
+    with pytest.raises(TypeError, match=r"found type \w+, expected Aic\w+Config or None"):
         AicConfigHelper.to_backend_extension_dict(*arguments)
 
 

@@ -2,12 +2,12 @@
 //!
 //! # Contract
 //!
-//! **Objects.** A [`Device`] has cores. [`Device::load`] turns a container into a [`LoadedProgram`], which holds the
-//! data that all its activations share (weights, a prepared graph). [`LoadedProgram::activate`] takes cores and
-//! returns an [`Activation`]; dropping the activation releases the cores. An activation creates [`Exec`]s; each
+//! **Objects.** A `Device` has cores. `Device::load` turns a container into a `LoadedProgram`, which holds the
+//! data that all its activations share (weights, a prepared graph). `LoadedProgram::activate` takes cores and
+//! returns an `Activation`; dropping the activation releases the cores. An activation creates `Exec`s; each
 //! carries one inference at a time.
 //!
-//! **Resources.** A card's firmware counts its cores; the [`ResourceTracker`] counts those of a virtual card.
+//! **Resources.** A card's firmware counts its cores; the `ResourceTracker` counts those of a virtual card.
 //! The context wraps the program of a virtual card. The wrapper takes the cores on every card of the [`Placement`]
 //! before it activates the program.
 //!
@@ -16,22 +16,22 @@
 //! assume that memory has the size in the network descriptor. A device must not assume anything about the *content*
 //! of that memory, which may change at any time, nor about the container beyond the checks of `qaic-qpc`.
 //!
-//! **Two kinds of devices.** A device with DMA buffers ([`Exec::dma_buffer`]) takes the tensors of the next submitted
-//! inference from these buffers. Alternatively, a device works in place ([`Exec::works_in_place`]):
-//! [`Exec::execute_in_place`] lends it all tensors in the host's memory for the duration of the call. No exec keeps
+//! **Two kinds of devices.** A device with DMA buffers (`Exec::dma_buffer`) takes the tensors of the next submitted
+//! inference from these buffers. Alternatively, a device works in place (`Exec::works_in_place`):
+//! `Exec::execute_in_place` lends it all tensors in the host's memory for the duration of the call. No exec keeps
 //! memory that it does not own.
 //!
 //! **Statistics.** The descriptor of a program with statistics specifies their DMA buffer. Only an inference that
-//! [`Exec::measure`] announced fills the buffer, so other inferences have no extra cost. An error of a measurement is
+//! `Exec::measure` announced fills the buffer, so other inferences have no extra cost. An error of a measurement is
 //! recorded in the statistics and does not fail the inference. The output binding of that buffer, if there is one, is
-//! not a tensor of [`HostTensors`].
+//! not a tensor of `HostTensors`.
 //!
-//! **Blocking calls.** `load`, `activate`, [`Exec::execute`], [`Exec::reclaim`], and functions with a "Blocking"
+//! **Blocking calls.** `load`, `activate`, `Exec::execute`, `Exec::reclaim`, and functions with a "Blocking"
 //! paragraph may take long. No other function may. `execute` works on the calling thread if the device is
-//! synchronous. After [`Canceller::cancel`], `execute` ends early with [`crate::ErrorDetail::Interrupted`].
+//! synchronous. After `Canceller::cancel`, `execute` ends early with [`crate::ErrorDetail::Interrupted`].
 //!
-//! **Two phases.** An asynchronous device returns true from [`Executor::queues_on_device`]. An execution then begins
-//! with [`Exec::submit`] and ends with `execute`, which waits for it. Other inferences can be prepared in between,
+//! **Two phases.** An asynchronous device returns true from `Executor::queues_on_device`. An execution then begins
+//! with `Exec::submit` and ends with `execute`, which waits for it. Other inferences can be prepared in between,
 //! and two different threads may call the two functions. Without a submission, `execute` does both. The DMA buffers
 //! belong to the device from `submit` until `execute` has returned. After an interrupted or timed-out execution, they
 //! still belong to the device, because no call stops a card: `reclaim` waits for the device before the exec is used
