@@ -255,6 +255,7 @@ pub(crate) trait Activation: Debug + Send + Sync {
 /// The tensors of an execution on host memory, by binding. A tensor is `None` if the graph does not have it, because
 /// it is optimized away or contains statistics.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "cpu"), allow(dead_code))] // only the engine works on tensors of the host
 pub(crate) struct HostTensors<'list, 'memory> {
     pub(crate) inputs: &'list [Option<HostSlice<'memory>>],
     pub(crate) outputs: &'list mut [Option<HostSliceMut<'memory>>],

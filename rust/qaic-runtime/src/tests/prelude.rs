@@ -38,7 +38,9 @@ mod cards {
     pub(crate) use crate::tests::echo_card::EchoCard;
     pub(crate) use crate::tests::first_device::long;
     pub(crate) use qaic_emu::{EmuKmd, EmuOptions, FaultPlan, FirmwareConfig, Profile, fault::Target};
-    pub(crate) use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, Telemetry, abi::Request};
+    #[cfg(feature = "kmd")]
+    pub(crate) use qaic_kmd::Telemetry;
+    pub(crate) use qaic_kmd::{AccelFile, Clock, Errno, EventSource, Kmd, NodeInfo, abi::Request};
     pub(crate) use qaic_qpc::{
         ConstantsDesc, Direction, DmaBuffer, IoBinding, NetworkDesc, elf,
         metadata::{DmaRequest, Metadata, SemaphoreOp},
