@@ -235,7 +235,10 @@ def test_filter(run, condition, expected):
 def test_filter_that_cannot_match_is_wrong_usage(run):
     code, out, err = run("-f", "Bord serial==X")
     assert (code, out) == (2, "")
-    assert err == "error: -f: no device has a property 'Bord serial'; did you mean 'Board serial'?\n"
+    assert (
+        err
+        == "error: -f: no device has a property 'Bord serial'; did you mean 'Board serial'? [option.filter]\n"
+    )
     code, _, err = run("-f", "Status=Ready")
     assert code == 2
     assert "is not KEY==VALUE" in err
@@ -493,7 +496,7 @@ def test_table_follows_the_size_of_the_terminal():
         terminal.until("DeviceID-1 ---")
         termios.tcsetwinsize(terminal.slave, (8, 100))
         terminal.process.send_signal(signal.SIGWINCH)
-        terminal.until("more lines")
+        terminal.until(" more;")
         os.write(terminal.master, b"q")
         assert terminal.end() == 0
 

@@ -277,7 +277,7 @@ def test_a_row_that_the_program_fails_on_is_named(cluster):
         ({"inputs": {"z": "x"}}, r"inputs names 'z'; the program has the inputs \['x'\]"),
         ({"outputs": {"x": "y"}}, r"outputs names 'x'; the program has the outputs \['y'\]"),
         ({"output_format": "pandas"}, "output_format is 'pandas'"),
-        ({"devices_per_actor": -1}, "-1 devices for an actor"),
+        ({"devices_per_actor": -1}, "devices=-1; a number for each actor"),
         ({"options": {"dev_id": 1}}, "dev_id=1 names devices, but each actor claims"),
         ({"options": {"sett_size": 1}}, "set_size"),
     ],
