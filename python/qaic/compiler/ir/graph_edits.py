@@ -285,7 +285,7 @@ def permute_shape(value: onnx.ValueInfoProto, order: Sequence[int]) -> None:
 
 def clear_shape(value: onnx.ValueInfoProto) -> None:
     """Remove the declared dims of a tensor, and their number."""
-    # To clear a field of another type, protobuf makes a tensor of a sequence.
+    # Protobuf makes a tensor of a sequence if a field of another type is cleared.
     if value.type.HasField("tensor_type"):
         value.type.tensor_type.ClearField("shape")
 
