@@ -105,6 +105,35 @@ def test_chains_keep_the_numbers_of_the_unoptimized_model(steps, opset, place):
         np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
 
 
+@settings(max_examples=30)
+@given(
+    kind=st.sampled_from(["INT8", "UINT8"]),
+    between=st.lists(st.sampled_from(["Transpose", "Reshape", "Slice", "Relu"]), max_size=2),
+    opset=st.sampled_from([13, 21]),
+    seed=st.integers(0, 99),
+)
+@example("UINT8", [], 13, 0)
+@example("INT8", ["Reshape"], 21, 1)
+def test_places_of_the_largest_values_do_not_depend_on_a_later_rounding(kind, between, opset, seed):
+    """Values that round to the same integer have a largest one, whose place networks read to unpool."""
+    nodes = [node("MaxPool", ["x"], ["m", "places"], kernel_shape=[2, 2], strides=[2, 2])]
+    value = "m"
+    for at, op in enumerate(between):
+        operands, attributes = BETWEEN[op]
+        nodes.append(node(op, [value, *operands], [f"m{at}"], **attributes))
+        value = f"m{at}"
+    made, held = pair(0, value, opset, kind, 1 / 3, 0, "zero point")
+    outputs = [info("d0", None), info("places", None, TensorProto.INT64)]
+    constants = [*CONSTANTS[:2], ("shape", np.int64([1, 2, 2, 2])), *CONSTANTS[3:], *held]
+    model = model_of([*nodes, *made], [info("x", SHAPE)], outputs, constants, opset=opset)
+    x = np.random.default_rng(seed).uniform(-1, 1, SHAPE).astype(np.float32)
+    expected = run(model, {"x": x}, optimize=False)
+    with qaic.Session(model.SerializeToString()) as session:
+        found = session.run({"x": x})
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
 @pytest.mark.parametrize(
     ("kind", "zero", "between", "opset"),
     [("INT8", 3, "Transpose", 21), ("INT8", 3, "Reshape", 21), ("INT16", 0, "Transpose", 21)],

@@ -362,6 +362,80 @@ def test_integers_that_a_model_computes_in_floating_point_are_exact(kind, diviso
         np.testing.assert_array_equal(session.run(feeds)["y"], run(model, feeds)["y"])
 
 
+#: Nodes from a value "d" to integers or conditions "y", and the type of these.
+CHOICES = {
+    **{
+        kind: ([node(kind, ["d", "half"], ["y"])], TensorProto.BOOL)
+        for kind in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    },
+    "ArgMax": ([node("ArgMax", ["d"], ["y"], axis=3)], TensorProto.INT64),
+    "MaxPool": ([node("MaxPool", ["d"], ["_", "y"], kernel_shape=[2, 2])], TensorProto.INT64),
+    "TopK": ([node("TopK", ["d", "three"], ["_", "y"])], TensorProto.INT64),
+    "Cast": ([node("Relu", ["d"], ["r"]), node("Cast", ["r"], ["y"], to=TensorProto.BOOL)], TensorProto.BOOL),
+    "Sign": (
+        [node("Sub", ["d", "half"], ["r"]), node("Sign", ["r"], ["s"]), node("Cast", ["s"], ["y"], to=6)],
+        TensorProto.INT32,
+    ),
+}
+#: Nodes that compute "d" from the input without a product.
+BEFORE = {
+    "input": [node("Identity", ["x"], ["d"])],
+    "scores": [node("Sigmoid", ["x"], ["d"])],
+    "sums": [node("Add", ["x", "shift"], ["a"]), node("Transpose", ["a"], ["d"], perm=[0, 1, 3, 2])],
+    "scaled": [node("Mul", ["x", "half"], ["a"]), node("Concat", ["a", "x"], ["d"], axis=3)],
+}
+
+
+@given(
+    kind=st.sampled_from(sorted(CHOICES)), before=st.sampled_from(sorted(BEFORE)), seed=st.integers(0, 100)
+)
+@example("MaxPool", "input", 0)
+@example("TopK", "scores", 0)
+def test_choices_do_not_depend_on_rounded_values(kind, before, seed):
+    """Integers have many equal values, so that comparisons and choices between them give other results."""
+    chosen, result = CHOICES[kind]
+    rng = np.random.default_rng(seed)
+    shift = rng.standard_normal((12, 12)).astype(np.float32)
+    constants = [("half", np.float32(0.5)), ("three", np.int64([3])), ("shift", shift)]
+    nodes = [*BEFORE[before], *chosen]
+    model = model_of(nodes, [info("x", [1, 4, 12, 12])], [info("y", None, result)], constants)
+    feeds = {"x": rng.standard_normal((1, 4, 12, 12)).astype(np.float32)}
+    with qaic.Session(model, calibration_data=[feeds], **PER_CHANNEL) as session:
+        np.testing.assert_array_equal(session.run(feeds)["y"], run(model, feeds)["y"])
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("size", [8, 64])
+def test_places_keep_a_part_of_a_pixel(mode, size):
+    """A step of 1/128 of the image is half a pixel of 64, and a nearest pixel is another one."""
+    nodes = [
+        node("Tanh", ["x"], ["t"]),
+        node("Transpose", ["t"], ["grid"], perm=[0, 2, 3, 1]),
+        node("GridSample", ["image", "grid"], ["y"], mode=mode, padding_mode="border"),
+    ]
+    rng = np.random.default_rng(size)
+    image = rng.standard_normal((1, 2, size, size)).astype(np.float32)
+    model = model_of(nodes, [info("x", [1, 2, 16, 16])], [info("y", None)], [("image", image)], opset=20)
+    feeds = {"x": rng.standard_normal((1, 2, 16, 16)).astype(np.float32)}
+    with qaic.Session(model, calibration_data=[feeds], **PER_CHANNEL) as session:
+        assert sqnr(run(model, feeds)["y"], session.run(feeds)["y"]) > 30
+
+
+def test_regions_keep_a_part_of_a_pixel():
+    nodes = [
+        node("Mul", ["x", "size"], ["rois"]),
+        node("RoiAlign", ["image", "rois", "batch"], ["y"], output_height=3, output_width=3),
+    ]
+    rng = np.random.default_rng(5)
+    image = rng.standard_normal((1, 2, 64, 64)).astype(np.float32)
+    constants = [("image", image), ("size", np.float32(60)), ("batch", np.zeros(20, np.int64))]
+    model = model_of(nodes, [info("x", [20, 4])], [info("y", None)], constants)
+    corners = rng.uniform(0, 0.5, (20, 2))
+    feeds = {"x": np.concatenate([corners, corners + 0.4], axis=1).astype(np.float32)}
+    with qaic.Session(model, calibration_data=[feeds], **PER_CHANNEL) as session:
+        assert sqnr(run(model, feeds)["y"], session.run(feeds)["y"]) > 30
+
+
 def test_a_product_that_reads_unlike_values_is_named(caplog):
     nodes = [*PARTS, *JOINED["Where"], node("Conv", ["c", "k"], ["y"])]
     with caplog.at_level(logging.WARNING, "qaic"):

@@ -43,9 +43,13 @@ _EQUALIZING: Final = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
 #: operators whose slope grows without limit near zero -> the position of that operand
 _MAGNIFYING: Final = {"Div": 1, "Log": 0, "Pow": 0, "Reciprocal": 0, "Sqrt": 0}
 
-#: operators for which the size of a step matters, not its share of the range -> the largest step
+#: operators for which the size of a step matters, not its share of the range
 _ABSOLUTE: Final = ("Cos", "Exp", "Sin", "Tan")
+#: operators that read places in an image -> the position of that operand
+_PLACES: Final = {"DeformConv": 2, "GridSample": 1, "MaxRoiPool": 1, "RoiAlign": 1}
+#: largest step of such operands: of radians or powers, and of pixels
 _LARGEST_STEP: Final = 1 / 16
+_LARGEST_PART_OF_PIXEL: Final = 1 / 64
 
 #: operators whose small results come from small operands, if no operand is negative
 _PROPORTIONAL: Final = VALUE_PRESERVING | {
@@ -54,10 +58,17 @@ _PROPORTIONAL: Final = VALUE_PRESERVING | {
     *("ReduceMean", "ReduceSum", "Relu", "Selu", "Sqrt"),
 }
 
-#: operators that round, so that each step of their operand may change an integer
-_ROUNDING: Final = ("Ceil", "Floor", "Round")
-_INTEGER_TYPES: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" in name)
-_ELEMENTWISE: Final = _PROPORTIONAL | {"Div", "Neg", "Sub"}
+#: operators that round, compare or choose, so that each step of an operand may change a result by much more
+_ROUNDING: Final = (
+    *("ArgMax", "ArgMin", "Ceil", "Equal", "Floor", "Greater", "GreaterOrEqual", "Hardmax", "Less"),
+    *("LessOrEqual", "Mod", "NonMaxSuppression", "NonZero", "Round", "Shrink", "Sign", "ThresholdedRelu"),
+)
+#: operators that also return the places of the values that they choose
+_CHOOSING: Final = ("MaxPool", "TopK")
+_DISCRETE_TYPES: Final = frozenset(
+    code for code, (name, _) in TABLE.items() if "int" in name or name == "bool"
+)
+_ELEMENTWISE: Final = _PROPORTIONAL | _EQUALIZING | {"Div", "Neg", "Sub"}
 
 
 class SmallValues:
@@ -69,6 +80,7 @@ class SmallValues:
     def __init__(self, of: FloatGraph, groups: Sequence[Group], options: CompileOptions) -> None:
         nodes = of.graph.node
         self._constants, self._parameters, self._classes = of.constants, of.parameters, of.classes
+        self._facts = of.facts
         self._options, self._precision = options, options.quantization_precision
         self._makers = producers(nodes)
         self._group_of = {node_key(node): group for group in groups for node in group.nodes}
@@ -79,6 +91,9 @@ class SmallValues:
         #: quantized products that read joined values -> the node that joins these
         self._flattened: dict[str, onnx.NodeProto] = {}
         self._equalized = {name for node in nodes if node.op_type in _EQUALIZING for name in node.input}
+        self._read = {name for node in nodes for name in node.input} | {
+            value.name for value in of.graph.output
+        }
         joined: dict[str, onnx.NodeProto] = {}
         for node in nodes:
             self._keep_joined(node, joined)
@@ -313,25 +328,54 @@ class SmallValues:
                 pending.extend(maker.input)
 
     def _keep_phase(self, node: onnx.NodeProto) -> None:
-        """Keep the producers of an operand whose steps change the result by more than their size."""
-        is_rounding = _is_rounding(node)
-        if not is_rounding and (not standard(node, *_ABSOLUTE) or self._group_of[node_key(node)].function):
+        """Keep the producers of operands whose steps change the result by more than their size."""
+        is_rounding = self._is_rounding(node)
+        largest = 0.0 if is_rounding else self._largest_step(node)
+        if largest is None:
             return
-        passing = _ELEMENTWISE if is_rounding else _PROPORTIONAL
-        pending, seen = [node.input[0]], set[str]()
+        place = _PLACES.get(node.op_type)
+        pending, seen = list(node.input if place is None else node.input[place : place + 1]), set[str]()
         while pending:
             name = pending.pop()
             maker = self._makers.get(name)
-            if maker is None or name in seen:
-                continue
-            is_coarse = self._parameters.profiled(name) and self._step(name) > _LARGEST_STEP
-            if maker.op_type not in passing if is_rounding else not is_coarse:
+            is_passing = maker is not None and self._passes_on(maker)
+            is_coarse = self._parameters.profiled(name) and self._step(name) > largest
+            if is_rounding and maker is not None:
+                # A product rounds its result in any case.
+                is_coarse = is_passing
+            if name in seen or not is_coarse:
                 continue
             seen.add(name)
             self._reasons.setdefault(node_key(node), FloatReason.MAGNIFIED)
-            self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
-            if maker.op_type in passing:
-                pending.extend(maker.input)
+            if maker is not None:
+                self._reasons.setdefault(node_key(maker), FloatReason.MAGNIFIED)
+                pending.extend(maker.input if is_passing else ())
+
+    def _is_rounding(self, node: onnx.NodeProto) -> bool:
+        """Return True if a step of an operand may change integers, conditions or chosen places."""
+        if standard(node, "Cast"):
+            return attribute_of(node, "to", 0) in _DISCRETE_TYPES
+        if standard(node, "GridSample"):
+            return attribute_of(node, "mode", b"") == b"nearest"
+        if standard(node, *_CHOOSING):
+            return any(name in self._read for name in node.output[1:])
+        return standard(node, *_ROUNDING)
+
+    def _largest_step(self, node: onnx.NodeProto) -> float | None:
+        """Return the largest step of an operand for which the size of steps matters; None for other nodes."""
+        if standard(node, *_ABSOLUTE):
+            return None if self._group_of[node_key(node)].function else _LARGEST_STEP
+        if not standard(node, *_PLACES):
+            return None
+        if node.op_type == "GridSample":
+            # The image extends from -1 to 1.
+            return _LARGEST_PART_OF_PIXEL * 2 / max((1, *self._facts.shapes.get(node.input[0], ())[2:]))
+        return _LARGEST_PART_OF_PIXEL / attribute_of(node, "spatial_scale", 1.0)
+
+    def _passes_on(self, node: onnx.NodeProto) -> bool:
+        """Return True if small changes of a node's operands stay small, and it is not part of a product."""
+        is_product = self._group_of[node_key(node)].node.op_type in WEIGHTED
+        return node.op_type in _ELEMENTWISE and not is_product
 
     def _is_root(self, node: onnx.NodeProto) -> bool:
         exponent = node.input[1]
@@ -381,13 +425,6 @@ class SmallValues:
             return 0.0
         params = self._parameters.of_range(name, self._precision)
         return params.scale * (params.limits[1] - params.limits[0])
-
-
-def _is_rounding(node: onnx.NodeProto) -> bool:
-    """Return True if a node makes integers of floats."""
-    return standard(node, *_ROUNDING) or (
-        standard(node, "Cast") and attribute_of(node, "to", 0) in _INTEGER_TYPES
-    )
 
 
 def _channels(node: onnx.NodeProto, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -4,12 +4,14 @@
   operand has no zero point, and refuses int8 with a zero point in set 21 (onnxruntime 1.22 and 1.32).
 * It removes a ``Relu`` before a ``QuantizeLinear`` to float8, and refuses a ``Clip`` there. It also moves
   float8 into a ``MaxPool``, which has no kernel for the type (onnxruntime 1.22).
+* It moves a ``QuantizeLinear`` to before a ``MaxPool``, whose places then belong to rounded values
+  (onnxruntime 1.22 and 1.32).
 * It refuses ``output_dtype`` with a zero point of int8.
 
 A Max of one value, inserted between two nodes, separates them and does not change values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import onnx
@@ -53,20 +55,23 @@ def legalize_quantized_chains(
             return elem_type in _FLOAT8 or (has_type and elem_type == INT8)
         return elem_type != UINT8
 
-    def is_apart(node: onnx.NodeProto, reader: onnx.NodeProto) -> bool:
+    def is_apart(node: onnx.NodeProto, reader: onnx.NodeProto, read: Collection[str]) -> bool:
         if is_repeated(node):
             return standard(reader, *MOVING)
+        if standard(node, "MaxPool") and any(name in read for name in node.output[1:]):
+            return standard(reader, "QuantizeLinear", *MOVING)
         rounds = standard(node, "Clip", "Relu", *MOVING) and standard(reader, "QuantizeLinear")
         return rounds and types.get(reader.output[0]) in _FLOAT8
 
     for graph in all_graphs(model.graph):
         readers, nodes = usages(graph.node), list[onnx.NodeProto]()
+        read = readers.keys() | {value.name for value in graph.output}
         for node in graph.node:
             nodes.append(node)
             if standard(node, "QuantizeLinear") and _has_zero_point(node):
                 edit.set_attributes(node, [one for one in node.attribute if one.name != "output_dtype"])
             name = next(iter(node.output), "")
-            found = [one for one, at in readers.get(name, ()) if at == 0 and is_apart(node, one)]
+            found = [one for one, at in readers.get(name, ()) if at == 0 and is_apart(node, one, read)]
             if found:
                 apart = fresh.make(name, "apart")
                 added[apart] = name
