@@ -25,6 +25,7 @@ _PURPOSES = {
     "shapes": "Every dimension gets a size, and every value a type and a shape.",
     "precision": "Floats become float32, values are measured, and each node gets its precision.",
     "quantize": "Weights and nodes get their reduced formats.",
+    "compare": "Results of the quantized graph are compared with those of the float graph.",
     "emulate": "Kernels compute in float32; values are rounded where the card rounds.",
     "interface": "Inputs and outputs get their final form.",
     "state": "State on the device is updated in place.",

@@ -86,6 +86,7 @@ from qaic.compiler.passes.partition_config import (
 from qaic.compiler.passes.set_batch import bind_symbols_pass
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_shapes_pass, open_sizes_pass
 from qaic.compiler.passes.store_weights import store_packed_weights_pass, store_weights_pass
+from qaic.compiler.quantization.compare_outputs import compare_outputs_pass
 from qaic.compiler.quantization.insert_qdq import insert_qdq_pass
 from qaic.compiler.quantization.plan_quantization import plan_quantization_pass
 from qaic.compiler.quantization.prepare import fold_constants_pass, raise_opset_version_pass
@@ -155,6 +156,7 @@ PHASES: Final[Mapping[str, Sequence[Pass]]] = {
         plan_quantization_pass,
         insert_qdq_pass,
     ),
+    "compare": (compare_outputs_pass,),
     # The casts compare values that are rounded to float16.
     "emulate": (round_partition_traffic_pass, emulate_float16_pass, legalize_narrow_casts_pass),
     "interface": (

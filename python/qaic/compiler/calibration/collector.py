@@ -29,7 +29,14 @@ from qaic.compiler.ir.elem_types import FLOAT, FLOAT16
 from qaic.compiler.ir.graph_edits import add_output, set_shape
 from qaic.compiler.ir.graph_walk import RANDOM, STANDARD_DOMAINS, subgraphs, uses
 from qaic.compiler.ir.model import Context, Model
-from qaic.compiler.ir.quantization import TensorProfile, operands, quantizable, results
+from qaic.compiler.ir.quantization import (
+    CalibrationExample,
+    CalibrationProfile,
+    TensorProfile,
+    operands,
+    quantizable,
+    results,
+)
 from qaic.compiler.passes.emulation.emulate_float16 import round_as_model
 from qaic.compiler.passes.legalize.legalize_exports import legalize_captured_values, read_masks
 from qaic.compiler.passes.legalize.legalize_narrow_casts import legalize_narrow_casts
@@ -183,7 +190,8 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
             value.type.tensor_type.elem_type = model.facts.types[name]
             if name in model.facts.shapes:
                 set_shape(value, (None if size < 0 else size for size in model.facts.shapes[name]))
-    observed.specialized, observed.known = infer_specializations(observed)
+    if results:
+        observed.specialized, observed.known = infer_specializations(observed)
     round_as_model(observed, context.options.aic_hw_version)
     legalize_narrow_casts(observed.proto, observed.facts.types)
     legalize_captured_values(observed.proto, observed.facts.types)
@@ -248,6 +256,40 @@ class HistogramRecord:
         return TensorProfile(found.minimum, found.maximum, found.counts(bins)) if found.count else None
 
 
+class ExampleRecord:
+    """The first sample with its outputs, and the power of outputs. Any thread may call any method."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self._lock = threading.Lock()
+        self._inputs: dict[str, NDArray[Any]] = {}
+        self._outputs: dict[str, NDArray[Any]] = {}
+        self._powers = dict.fromkeys(names, 0.0)
+
+    def set_inputs(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Copy the first sample, because an iterator of samples may reuse its memory for the next."""
+        self._inputs = {name: array.copy() for name, array in arrays.items()}
+
+    def add(self, number: int, outputs: Mapping[str, NDArray[Any]]) -> None:
+        """Add the outputs of a sample."""
+        powers = {name: mean_square(outputs[name]) for name in self.names}
+        with self._lock:
+            self._powers = {name: max(power, powers[name]) for name, power in self._powers.items()}
+            if number == 0:
+                self._outputs = {name: outputs[name].copy() for name in self.names}
+
+    def found(self) -> CalibrationExample:
+        """Return the example after all samples."""
+        return CalibrationExample(self._inputs, self._outputs, self._powers)
+
+
+def mean_square(array: NDArray[Any]) -> float:
+    """Return the mean of the squares of all finite elements; 0 if there are none."""
+    values = array[np.isfinite(array)]
+    squares: NDArray[np.float64] = np.square(values, dtype=np.float64)
+    return float(squares.sum()) / max(squares.size, 1)
+
+
 def _not_a_number(name: str, place: str, values: NDArray[np.float32]) -> CompileError:
     return refuse(
         f"tensor {name!r} in {place}",
@@ -262,7 +304,7 @@ def _not_a_number(name: str, place: str, values: NDArray[np.float32]) -> Compile
 
 def collect(
     model: Model, context: Context, measured: ObservedTensors, source: SampleSource, *, with_histograms: bool
-) -> dict[str, TensorProfile]:
+) -> CalibrationProfile:
     """Run every sample and return the profiles of the measured tensors whose values are finite.
 
     Blocking, mostly without the interpreter lock; Ctrl-C ends it and leaves no files. Raises CompileError if
@@ -276,7 +318,8 @@ def collect(
         kind = HistogramRecord if with_histograms else RangeRecord
         records = {name: kind() for name in (*measured.inputs, *measured.results)}
         workers = workers_of(inputs, output_bytes, options)
-        run = _Run(inputs, measured, source, records, context.progress)
+        example = ExampleRecord([spec.name for spec in model.outputs if np.dtype(spec.dtype).kind == "f"])
+        run = _Run(inputs, measured, source, records, context.progress, example)
         run.run(path, workers)
     if run.infinite:
         warn(
@@ -288,7 +331,8 @@ def collect(
         )
     finite = {name: record for name, record in records.items() if name not in run.infinite}
     profiles = {name: record.profile(options.num_histogram_bins) for name, record in finite.items()}
-    return {name: profile for name, profile in profiles.items() if profile is not None}
+    found = {name: profile for name, profile in profiles.items() if profile is not None}
+    return CalibrationProfile(found, example=example.found())
 
 
 def workers_of(inputs: Sequence[SampledInput], output_bytes: int, options: CompileOptions) -> int:
@@ -306,6 +350,7 @@ class _Run:
     _source: SampleSource
     _records: Mapping[str, RangeRecord | HistogramRecord]
     _progress: Progress
+    _example: ExampleRecord
     #: tensors that held an infinite value in any sample
     infinite: set[str] = field(init=False, default_factory=set)
 
@@ -322,7 +367,10 @@ class _Run:
 
     def _samples(self) -> Iterator[tuple[int, Sample, dict[str, NDArray[Any]]]]:
         for number, sample in enumerate(self._source.samples()):
-            yield number, sample, fitted(self._source.option, sample, self._inputs)
+            arrays = fitted(self._source.option, sample, self._inputs)
+            if number == 0:
+                self._example.set_inputs(arrays)
+            yield number, sample, arrays
             self._progress.count(number + 1, self._source.count, "sample")
 
     def _one_by_one(self, programs: _core.InferenceSet) -> int:
@@ -330,7 +378,13 @@ class _Run:
         done = 0
         states = {item.name: item for item in self._inputs if item.is_state}
         wanted = list(
-            dict.fromkeys((*self._measured.results, *(f"{name}{RETAINED_STATE_SUFFIX}" for name in states)))
+            dict.fromkeys(
+                (
+                    *self._example.names,
+                    *self._measured.results,
+                    *(f"{name}{RETAINED_STATE_SUFFIX}" for name in states),
+                )
+            )
         )
         kept: Mapping[str, NDArray[Any]] = {}
         for number, sample, arrays in self._samples():
@@ -403,6 +457,7 @@ class _Run:
         inputs: Mapping[str, NDArray[Any]],
         outputs: Mapping[str, NDArray[Any]],
     ) -> None:
+        self._example.add(number, outputs)
         for name in self._measured.inputs:
             self._add(name, inputs[name], sample)
         for name in self._measured.results:

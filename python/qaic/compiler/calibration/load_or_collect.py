@@ -264,7 +264,8 @@ def _measured(graph: Model, context: Context, *, with_histograms: bool) -> Calib
         warn("calibration.nothing_to_measure", f"{source.option}: {what}")
         return CalibrationProfile()
     found = collect(graph, context, chosen, source, with_histograms=with_histograms)
-    return CalibrationProfile({name: found[at] for name, at in chosen.same.items() if at in found})
+    tensors = {name: found.tensors[at] for name, at in chosen.same.items() if at in found.tensors}
+    return CalibrationProfile(tensors, example=found.example)
 
 
 def _decided(graph: Model, options: CompileOptions) -> Classification:

@@ -1,9 +1,9 @@
 """Ranges of tensors, quantizable operators, and the plan of changes, made before any node is written."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -246,6 +246,17 @@ class TensorProfile:
         return self.scale is not None or self.channel_scales is not None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CalibrationExample:
+    """The first sample of a calibration, and the outputs of the float graph."""
+
+    inputs: Mapping[str, NDArray[Any]]
+    #: outputs with floats for these inputs
+    outputs: Mapping[str, NDArray[Any]]
+    #: largest mean square of each of these outputs, for any sample
+    powers: Mapping[str, float]
+
+
 @dataclass(slots=True)
 class CalibrationProfile:
     """Values of the tensors of one model."""
@@ -256,6 +267,8 @@ class CalibrationProfile:
     graph_hash: int = 0
     #: tensors whose producers a file keeps in float16 or float32, as ``"fp16"`` or ``"fp32"``
     precisions: dict[str, str] = field(default_factory=dict)
+    #: None if the profile comes from a file
+    example: CalibrationExample | None = field(default=None, compare=False)
 
 
 #: operators that only select, move or repeat values: their output has the scale and offset of their input;
