@@ -15,6 +15,7 @@ from qaic.compiler.diagnostics.messages import engine_reason, listing, refuse, w
 from qaic.compiler.frontend.example_sizes import example_shape, example_sizes
 from qaic.compiler.frontend.size_expressions import evaluate, solve, symbols_in
 from qaic.compiler.frontend.validation import with_named_nodes
+from qaic.compiler.ir import ml_shapes
 from qaic.compiler.ir.elem_types import CODES, TABLE, type_name
 from qaic.compiler.ir.graph_edits import clear_shape, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
@@ -357,6 +358,8 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
     inferred = _inferred(view, follows_values=False)
     if _is_open(inferred) and may_follow_values(inferred):
         inferred = _inferred(view, follows_values=True)
+    if ml_shapes.complete(inferred):
+        inferred = infer_further(inferred)
     for value in inferred.graph.output:
         _fill_claim(value, claims.get(value.name))
     return inferred
@@ -364,7 +367,10 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
 
 def infer_further(found: onnx.ModelProto) -> onnx.ModelProto:
     """Infer shapes again after shapes were added to an inferred model; returns a copy."""
-    return _inferred(found, follows_values=may_follow_values(found))
+    inferred = _inferred(found, follows_values=may_follow_values(found))
+    while ml_shapes.complete(inferred):
+        inferred = _inferred(inferred, follows_values=may_follow_values(inferred))
+    return inferred
 
 
 def _is_open(inferred: onnx.ModelProto) -> bool:
