@@ -307,6 +307,34 @@ def test_tensors_with_infinite_values_have_no_range_whatever_the_order_of_sample
     assert tensors.keys() == expected
 
 
+def test_nan_that_a_model_replaces_is_quantized_around():
+    """Exporters of attention replace the NaN of a row whose keys are all masked."""
+    rng = np.random.default_rng(3)
+    built = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["scores"]),
+            helper.make_node("Add", ["scores", "mask"], ["masked"]),
+            helper.make_node("Softmax", ["masked"], ["shares"]),
+            helper.make_node("IsNaN", ["shares"], ["empty"]),
+            helper.make_node("Where", ["empty", "zero", "shares"], ["kept"]),
+            helper.make_node("MatMul", ["kept", "w"], ["y"]),
+        ],
+        [("x", "float32", [4, 16]), ("mask", "float32", [4, 16])],
+        [("y", "float32", [4, 16])],
+        {"w": rng.normal(size=(16, 16)).astype(np.float32), "zero": np.float32(0)},
+    )
+    mask = np.zeros((4, 16), np.float32)
+    mask[0], mask[1, 5:] = -np.inf, -np.inf
+    feeds = {"x": rng.normal(size=(4, 16)).astype(np.float32), "mask": mask}
+    session = onnxruntime.InferenceSession(built.SerializeToString())
+    expected = session.run(None, feeds)[0]
+    options = {"convert_to_quantize": True, "calibration_data": [feeds]}
+    with recorded() as said, qaic.Session(built.SerializeToString(), **options) as compiled:
+        found = compiled.run(feeds)["y"]
+    assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+    assert [item.code for item in said.items] == ["calibration.infinite_values"]
+
+
 def test_attention_with_a_mask_of_minus_infinity_is_quantized_around_it(tmp_path):
     """The reference is onnxruntime with the float32 model."""
     rng = np.random.default_rng(3)
@@ -330,7 +358,7 @@ def test_attention_with_a_mask_of_minus_infinity_is_quantized_around_it(tmp_path
     with qaic.Session(path, convert_to_quantize=True, calibration_data=[inputs]) as session:
         found = session.run(inputs)["y"]
         assert any(
-            "found infinite values in 2 of " in text and "('mask', 'masked')" in text
+            "found infinite values or NaN in 2 of " in text and "('mask', 'masked')" in text
             for text in session.warnings
         )
     assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)

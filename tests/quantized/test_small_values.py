@@ -485,6 +485,20 @@ def equalized(kind, origin, spread, rng):
     ), feeds
 
 
+@pytest.mark.parametrize("precision", ["Int8", "Int16"])
+@pytest.mark.parametrize("dims", [(8,), (8, 5), (3, 8, 5), (3, 8, 1)])
+def test_products_with_constants_of_any_rank(dims, precision):
+    """A regression of scikit-learn ends with the product with a vector."""
+    rng = np.random.default_rng(len(dims))
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Tanh", ["p"], ["y"])]
+    constants = [("w", rng.standard_normal(dims).astype(np.float32))]
+    model = model_of(nodes, [info("x", [3, 6, 8])], [info("y", None)], constants)
+    feeds = {"x": rng.standard_normal((3, 6, 8)).astype(np.float32)}
+    options = PER_CHANNEL | {"quantization_precision": precision}
+    with qaic.Session(model, calibration_data=[feeds], **options) as session:
+        assert sqnr(run(model, feeds)["y"], session.run(feeds)["y"]) > 30
+
+
 KINDS = ["Conv", "ConvTranspose", "Gemm", "MatMul", "depthwise Conv", "depthwise ConvTranspose"]
 ORIGINS = ["input", "product", "LeakyRelu", "MaxPool"]
 

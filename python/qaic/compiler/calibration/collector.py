@@ -308,7 +308,7 @@ def collect(
     """Run every sample and return the profiles of the measured tensors whose values are finite.
 
     Blocking, mostly without the interpreter lock; Ctrl-C ends it and leaves no files. Raises CompileError if
-    a tensor contains NaN, and OptionError if there is no sample, or one does not fit the model.
+    NaN reaches an output, and OptionError if there is no sample, or one does not fit the model.
     """
     with context.work_folder() as folder:
         path = folder / "program.bin"
@@ -324,7 +324,7 @@ def collect(
     if run.infinite:
         warn(
             "calibration.infinite_values",
-            f"{source.option}: found infinite values in {len(run.infinite)} of "
+            f"{source.option}: found infinite values or NaN in {len(run.infinite)} of "
             f"{counted(len(records), 'tensor')} ({listing(sorted(run.infinite))}), which have no range; the "
             "nodes around them stay in floating point",
             nodes=sorted(run.infinite),
@@ -351,7 +351,7 @@ class _Run:
     _records: Mapping[str, RangeRecord | HistogramRecord]
     _progress: Progress
     _example: ExampleRecord
-    #: tensors that held an infinite value in any sample
+    #: tensors that held an infinite value or NaN in any sample
     infinite: set[str] = field(init=False, default_factory=set)
 
     def run(self, path: Path, workers: int) -> None:
@@ -458,20 +458,20 @@ class _Run:
         outputs: Mapping[str, NDArray[Any]],
     ) -> None:
         self._example.add(number, outputs)
-        for name in self._measured.inputs:
-            self._add(name, inputs[name], sample)
+        # Exporters replace the NaN of attention rows without keys, so that it does not reach an output.
+        is_refused = any(np.isnan(outputs[name]).any() for name in self._example.names)
+        measured = {name: inputs[name] for name in self._measured.inputs}
         for name in self._measured.results:
             if number == 0 or name not in self._measured.fixed:
-                self._add(name, outputs[name], sample)
-
-    def _add(self, name: str, array: NDArray[Any], sample: Sample) -> None:
-        values = np.ascontiguousarray(array, np.float32)
-        try:
-            self._records[name].add(values)
-        except ValueError:
-            if np.isnan(values).any():
-                raise _not_a_number(name, sample.place, values) from None
-            self.infinite.add(name)
+                measured[name] = outputs[name]
+        for name, array in measured.items():
+            values = np.ascontiguousarray(array, np.float32)
+            try:
+                self._records[name].add(values)
+            except ValueError:
+                if is_refused and np.isnan(values).any():
+                    raise _not_a_number(name, sample.place, values) from None
+                self.infinite.add(name)
 
 
 def load_program(path: Path, workers: int = 1) -> _core.InferenceSet:

@@ -435,6 +435,8 @@ def _channels(node: onnx.NodeProto, weight: npt.NDArray[Any]) -> npt.NDArray[Any
         return weight.reshape(groups * weight.shape[1], -1)
     if node.op_type == "Conv" or (node.op_type == "Gemm" and attribute_of(node, "transB", 0)):
         return weight.reshape(len(weight), -1)
+    if weight.ndim == 1:
+        return weight[None]
     return weight.swapaxes(-1, -2).reshape(-1, weight.shape[-2])
 
 
