@@ -8,7 +8,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +32,7 @@ from qaic.options.table import (
     nearest_name,
     set_options,
 )
+from qaic.support.dataclass import dataclass
 from qaic.support.text import escape_lines, format_value
 
 _OPTIONS_PATH = next(spec for spec in SPECS if spec.name == "options_path")
@@ -66,7 +66,7 @@ class ResolvedOptions:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Given:
     """A given option of the table, with its raw value, typed value or content of a file."""
 

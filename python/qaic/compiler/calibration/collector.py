@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from os import sched_getaffinity
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +45,7 @@ from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_specializations
 from qaic.errors import CompileError, InferenceError
 from qaic.options.table import CompileOptions
+from qaic.support.dataclass import dataclass, field
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 from qaic.support.text import counted
 
@@ -77,7 +77,7 @@ def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
     ]
 
 
-@dataclass(slots=True)
+@dataclass
 class ObservedTensors:
     """The measured tensors, and the tensors that each measurement applies to."""
 

@@ -13,7 +13,6 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, usages
 from qaic.errors import OptionError
+from qaic.support.dataclass import dataclass, field
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.text import counted
@@ -32,7 +32,7 @@ from qaic.support.text import counted
 _MOST_LIST_BYTES: Final = 256 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SampledInput:
     """An input of the float graph."""
 
@@ -49,7 +49,7 @@ class SampledInput:
         return {int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize for shape in self.shapes}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """Inputs of one inference, and a description of their origin."""
 
@@ -364,7 +364,7 @@ _PASS_ON: Final = frozenset(
 _MOST_BYTES: Final = 1 << 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SampleFiles:
     """The files of an input list."""
 

@@ -7,7 +7,6 @@ tools are therefore read without the parser.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import onnx
 from qaic import _core
 from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
+from qaic.support.dataclass import dataclass, field
 
 #: longest name in a file; longer names are cut
 _MOST_CHARS: Final = 500
@@ -114,7 +114,7 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
 
 
-@dataclass(slots=True)
+@dataclass
 class ProfileFile:
     """Content of a profile file."""
 

@@ -7,7 +7,6 @@ rounded operands that nothing else reads. The engine fuses no nodes across round
 Programs without other operators of the device do not change, because any engine can run them.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import onnx
@@ -16,6 +15,7 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers, standard, uses
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import BIAS_TAKERS, FLOAT_FORMATS, UNROUNDED, cast_target, widens
+from qaic.support.dataclass import dataclass
 
 ELEMENTWISE: Final = "Elementwise"
 #: operator -> its step
@@ -26,7 +26,7 @@ _ROUND: Final = "round"
 _MOST_OPERANDS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Expression:
     """Rounded arithmetic; its steps are in postfix notation, and each ``read`` takes the next operand."""
 

@@ -12,7 +12,6 @@ the operator of that name.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
@@ -34,6 +33,7 @@ from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.parameters import FloatGraph, has_constant_kernel
+from qaic.support.dataclass import dataclass
 
 #: operators that compute each element from the elements at the same position
 _POINTWISE: Final = frozenset(
@@ -56,7 +56,7 @@ _INNER: Final = _POINTWISE | _SHAPING | _REDUCING
 _LARGEST: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pattern:
     """Nodes that together form one operator."""
 

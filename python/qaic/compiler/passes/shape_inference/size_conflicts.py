@@ -8,7 +8,6 @@ it with the shapes of its operands, and runs it on zeros if the cost is low.
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +44,7 @@ from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.attention_trials import heads_fault, trial_of
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.errors import CompileError
+from qaic.support.dataclass import dataclass, field
 from qaic.support.text import counted
 
 Dims = tuple[int | str, ...]
@@ -128,7 +128,7 @@ _ABOUT_SIZES: Final = re.compile(
 _TOKEN: Final = re.compile(r"@(\d+)@")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conflict:
     """A node whose operands do not fit, and the reason; `outer` is its node of the main graph."""
 
@@ -138,7 +138,7 @@ class Conflict:
     outer: onnx.NodeProto
 
 
-@dataclass(slots=True)
+@dataclass
 class Sizes:
     """Sizes that the user gives for one specialization."""
 
@@ -158,7 +158,7 @@ class Sizes:
         return [name for name in names if name in self.given]
 
 
-@dataclass(slots=True)
+@dataclass
 class SizeCheck:
     """Finds conflicts; similar nodes are checked once."""
 
