@@ -115,7 +115,9 @@ class Session(Measurements):
         options_path: str | os.PathLike[str] | None = None,
         **options: Unpack[keywords.SessionKeywords],
     ) -> None:
-        super().__init__(opened(model_path, {"backend": backend, **options}, options_path))
+        # Rules for combinations of options are imported only if there are options.
+        given = options if backend == "aic" else {"backend": backend, **options}
+        super().__init__(opened(model_path, given, options_path))
         self._run_limit_s = self._runtime.run_limit_s()
         self._records_latencies = self._runtime.records_latencies()
         self._is_closed = False

@@ -17,8 +17,10 @@ from generators.options_page import documented, render
 from qaic.options import CompileOptions, RunStepOptions, RuntimeOptions, SessionOptions
 from qaic.options.argv import render_help, with_flags
 from qaic.options.codecs.scalars import Int
+from qaic.options.conflicts import broken
 from qaic.options.keywords import CompileKeywords
 from qaic.options.names import normalize
+from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import Effect, Flag, FlagForm, OptionSpec, Stage
 from qaic.options.table import SPECS, find, index, nearest_name, specs_of
 
@@ -419,3 +421,11 @@ def test_placeholders_name_their_values():
     """`VALUE` does not help a reader; text is a name."""
     assert "VALUE" not in render_help(tuple(Stage))
     assert "  -output-shape=OUTPUT,[N,...] ...\n" in render_help(tuple(Stage))
+
+
+@pytest.mark.parametrize("model_is_container", [False, True])
+def test_defaults_violate_no_rule(model_is_container):
+    """The rules are not checked if no option is given."""
+    defaults = {spec.name: spec.default for spec in SPECS}
+    view = RuleView(defaults, defaults, {}, model_is_container=model_is_container)
+    assert [broken(view, severity) for severity in Severity] == [[], []]

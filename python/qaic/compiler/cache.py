@@ -12,9 +12,7 @@ import contextlib
 import hashlib
 import logging
 import os
-import shutil
 import struct
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -27,7 +25,7 @@ from qaic import _core
 from qaic.compiler.cache_contents import LOCK_NAME, is_own, is_trusted, locked, note_use, shrink, size_limit
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.errors import QaicError, QpcError
-from qaic.support.atomic_io import work_folder, write_replacing
+from qaic.support.atomic_io import check_writable, work_folder, write_replacing
 from qaic.support.json import canonical_json
 from qaic.support.open_regular import open_regular
 from qaic.support.program_names import QPC_FILE_NAME
@@ -203,8 +201,7 @@ def open_cache() -> Cache:
     try:
         folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        check_writable(folder)
     except (OSError, RuntimeError) as error:
         return Cache(_private_folder(str(folder or "~/.cache/openqaic"), str(error)))
     if not is_own(folder):
@@ -214,6 +211,9 @@ def open_cache() -> Cache:
 
 @lru_cache(maxsize=1)
 def _private_folder(wanted: str, reason: str) -> Path:
+    import shutil
+    import tempfile
+
     folder = Path(tempfile.mkdtemp(prefix="openqaic-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     _log.warning("the compile cache %s cannot be used (%s); this process uses %s", wanted, reason, folder)

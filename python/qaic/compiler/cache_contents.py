@@ -10,7 +10,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -107,6 +106,8 @@ def _remove_program(path: Path) -> bool:
         # Another process may have started to use the program while others were removed.
         if not alone or path.parent.name in _used(path.parent.parent):
             return False
+        import shutil
+
         with os.scandir(path.parent) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):

@@ -6,7 +6,6 @@ files are replaced if the record in their folder names them.
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final
 
 from qaic import _core
 from qaic.errors import OptionError, QpcError
-from qaic.support.atomic_io import is_work_folder, replace_bytes
+from qaic.support.atomic_io import check_writable, is_work_folder, replace_bytes
 from qaic.support.program_names import PLAN_SECTION, QPC_FILE_NAME
 
 #: file that lists the files of its folder that openqaic wrote
@@ -49,8 +48,7 @@ def _prepare(folder: Path) -> list[Path]:
     missing = [at for at in (folder, *folder.parents) if not at.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        check_writable(folder)
     except OSError:
         for made in missing:
             made.rmdir()

@@ -13,12 +13,9 @@ from typing import Any, TypeVar
 
 from qaic.errors import OptionConflictError, OptionError, UnknownOptionError
 from qaic.options.codecs.scalars import FilePath, Json, ValueMismatchError, collecting, remark
-from qaic.options.conflicts import broken
 from qaic.options.files.node_precision import PRECISION_KEYS
-from qaic.options.files.options_file import read_options_file
 from qaic.options.names import in_style_of
 from qaic.options.raw_option import OptionSource, Origin, RawOption
-from qaic.options.rules import RuleView, Severity
 from qaic.options.spec import OptionSpec, Stage
 from qaic.options.table import (
     SPECS,
@@ -104,7 +101,11 @@ def resolve(
     ]
     given += flags
     chosen = _options_path(given, options_path)
-    in_file = [] if chosen is None else read_options_file(FilePath().parse(chosen.value))
+    in_file: list[RawOption] = []
+    if chosen is not None:
+        from qaic.options.files.options_file import read_options_file
+
+        in_file = read_options_file(FilePath().parse(chosen.value))
     _refuse_nested(in_file)
 
     named, unnamed = _named([*given, *in_file])
@@ -145,9 +146,8 @@ def resolve(
         complete = {**dict.fromkeys(both, values["quantization_schema"]), **values}
     else:
         complete = values
-    view = RuleView({**_DEFAULTS, **complete}, _DEFAULTS, origins, model_is_container=model_is_container)
-    _refuse_broken(view)
-    warnings += [text for _, text in broken(view, Severity.WARNING)]
+    if origins:
+        warnings += _warnings_of_rules(complete, origins, model_is_container=model_is_container)
     for text in warnings:
         _LOG.warning("%s", escape_lines(text))
     set_compile = set_options(values)
@@ -318,7 +318,15 @@ def _made(options: type[T], values: Mapping[str, Any]) -> T:
     return options(**{name: values[name] for name in names})
 
 
-def _refuse_broken(view: RuleView) -> None:
+def _warnings_of_rules(
+    values: Mapping[str, object], origins: Mapping[str, Origin], *, model_is_container: bool
+) -> list[str]:
+    """Check the rules for combinations; returns the violated ones that are not errors."""
+    # The import takes as long as the rest of the resolution, and defaults violate no rule.
+    from qaic.options.conflicts import broken
+    from qaic.options.rules import RuleView, Severity
+
+    view = RuleView({**_DEFAULTS, **values}, _DEFAULTS, origins, model_is_container=model_is_container)
     found = broken(view, Severity.ERROR)
     if found:
         raise OptionConflictError(
@@ -329,6 +337,7 @@ def _refuse_broken(view: RuleView) -> None:
                 "options": [name for rule, _ in found for name in rule.options],
             },
         )
+    return [text for _, text in broken(view, Severity.WARNING)]
 
 
 def _refuse_bytes(set_compile: Mapping[str, Json], origins: Mapping[str, Origin]) -> None:

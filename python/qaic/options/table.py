@@ -7,6 +7,7 @@ so that the bytes depend on no path.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final, TypeAlias
 
 from qaic.options.codecs.scalars import Json
@@ -86,14 +87,16 @@ def index(rows: Iterable[OptionSpec]) -> dict[str, OptionSpec]:
 #: Every option, in the order of the reference.
 SPECS: tuple[OptionSpec, ...] = tuple(spec for rows in _ROWS.values() for spec in rows)
 
-_INDEX = index(SPECS)
-_FLAGS = tuple(text for spec in SPECS if spec.flag is not None for text in spec.flag.texts)
-_NAMES = tuple(spec.name for spec in SPECS)
+
+@cache
+def _index() -> dict[str, OptionSpec]:
+    # A session without options looks up none.
+    return index(SPECS)
 
 
 def find(key: str) -> OptionSpec | None:
     """Return the option that a user's spelling means, or None."""
-    return _INDEX.get(normalize(key))
+    return _index().get(normalize(key))
 
 
 def merge(weaker: Mapping[str, object], stronger: Mapping[str, object]) -> dict[str, object]:
@@ -128,8 +131,8 @@ def names_meant(key: str) -> tuple[str, ...]:
     others = _OF_OTHERS.get(normalize(key), ())
     if others:
         return others
-    near = nearest(key, _NAMES) or nearest(key, _INDEX)
-    return () if near is None else (_INDEX[normalize(near)].name,)
+    near = nearest(key, [spec.name for spec in SPECS]) or nearest(key, _index())
+    return () if near is None else (_index()[normalize(near)].name,)
 
 
 def nearest_name(key: str) -> str | None:
@@ -139,7 +142,8 @@ def nearest_name(key: str) -> str | None:
 
 def flags_meant(key: str) -> tuple[str, ...]:
     """Return the texts of the flags that a wrong one may mean, without dashes, the likeliest first."""
-    by_key = {normalize(text): text for text in _FLAGS if len(text) > 1}
+    texts = (text for spec in SPECS if spec.flag is not None for text in spec.flag.texts)
+    by_key = {normalize(text): text for text in texts if len(text) > 1}
     others = flags_of_others(key)
     near = None if others else nearest(key, by_key)
     return others or (_flags(names_meant(key)) if near is None else (by_key[near],))
@@ -151,7 +155,7 @@ def flags_of_others(key: str) -> tuple[str, ...]:
 
 
 def _flags(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(flag.text for name in names if (flag := _INDEX[name].flag) is not None)
+    return tuple(flag.text for name in names if (flag := _index()[name].flag) is not None)
 
 
 _COMPILE = specs_of(CompileOptions)

@@ -176,7 +176,8 @@ def _reopened(session: type, qpc: containers.Qpc, options: dict[str, object]) ->
 def opened(model: object, given: Mapping[str, object], options_path: str | os.PathLike[str] | None) -> Opened:
     """Open a container, or compile a model and open the result."""
     container: pathlib.Path | containers.Qpc | memoryview | None = None
-    if isinstance(model, containers.Qpc):
+    # The module of containers is imported only if the model can be one.
+    if not isinstance(model, str | pathlib.Path) and isinstance(model, containers.Qpc):
         container = model
     elif isinstance(model, str | os.PathLike):
         found = paths.find_model(model)
@@ -186,15 +187,18 @@ def opened(model: object, given: Mapping[str, object], options_path: str | os.Pa
     elif isinstance(model, bytes | bytearray | memoryview) and bytes(model[:4]) == paths.QPC_MAGIC:
         container = memoryview(model)
     resolved = typed.resolve(given, options_path=options_path, model_is_container=container is not None)
-    if isinstance(container, containers.Qpc):
-        return container.compiled, resolved, container.diagnostics
-    if container is not None:
+    if isinstance(container, pathlib.Path | memoryview):
         return _core.Qpc(container), resolved, None
-    # Containers do not need this import, which takes a thousand times as long as opening one.
-    from qaic.compilation import model_content
+    if container is not None:
+        return container.compiled, resolved, container.diagnostics
+    # Containers do not need these imports, which take a thousand times as long as opening one.
     from qaic.compiler.diagnostics.messages import recorded
     from qaic.compiler.driver import compile_resolved
 
+    if not isinstance(model, pathlib.Path):
+        from qaic.compilation import model_content
+
+        model = model_content(model)
     with recorded() as diagnostics:
-        path = compile_resolved(model_content(model), resolved)
+        path = compile_resolved(model, resolved)
     return _core.Qpc(path), resolved, tuple(diagnostics.items)

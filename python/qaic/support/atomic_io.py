@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,12 +44,24 @@ def work_folder(parent: Path) -> Iterator[Path]:
         yield path
     finally:
         if path is not None:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_tree(path)
         for handle in held:
             os.close(handle)
         if path is None:
             # Ctrl-C may have created a folder that has no name here. Its lock ended with its descriptor.
             remove_abandoned(parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError if no file can be created in a folder."""
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError:
+        # Not every file system has files without a name.
+        import tempfile
+
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 def remove_abandoned(parent: Path) -> bool:
@@ -104,6 +115,13 @@ def _lock(path: Path, held: list[int], *, is_new: bool = False) -> bool:
     return _is_at(path, os.fstat(held[-1]))
 
 
+def _remove_tree(path: Path) -> None:
+    # A cache hit does not need this import, which loads libraries for compression.
+    from shutil import rmtree
+
+    rmtree(path, ignore_errors=True)
+
+
 def _is_at(path: Path, found: os.stat_result) -> bool:
     try:
         return found.st_uid == os.geteuid() and os.path.samestat(path.lstat(), found)
@@ -116,7 +134,7 @@ def _remove_abandoned(path: Path) -> bool:
     try:
         is_abandoned = _lock(path, held)
         if is_abandoned:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_tree(path)
     finally:
         for handle in held:
             os.close(handle)
@@ -125,10 +143,11 @@ def _remove_abandoned(path: Path) -> bool:
 
 def copy_replacing(source: Path, path: Path) -> None:
     """Copy a file aside and rename the copy to `path`, as :func:`write_replacing` does. Blocking."""
+    from shutil import copyfileobj
 
     def write(aside: Path) -> None:
         with source.open("rb", buffering=0) as read, aside.open("wb") as written:
-            shutil.copyfileobj(read, written, _BLOCK_BYTES)
+            copyfileobj(read, written, _BLOCK_BYTES)
 
     write_replacing(path, write)
 

@@ -9,7 +9,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from os import sched_getaffinity
 from pathlib import Path
 from typing import Any, Final
@@ -405,6 +404,9 @@ class _Run:
 
     def _side_by_side(self, programs: _core.InferenceSet, workers: int) -> int:
         done = 0
+        # A compilation without calibration does not need this import.
+        from concurrent.futures import Future, ThreadPoolExecutor
+
         in_flight: deque[tuple[Future[None], _core.Inference]] = deque()
         with ThreadPoolExecutor(workers) as pool:
             try:

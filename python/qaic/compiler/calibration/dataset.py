@@ -310,7 +310,7 @@ class RandomSource:
             arrays = {item.name: self._array(item, generator) for item in self._inputs}
             yield Sample(f"random sample {number}", arrays)
 
-    def _array(self, item: SampledInput, generator: np.random.Generator) -> NDArray[Any]:
+    def _array(self, item: SampledInput, generator: "np.random.Generator") -> NDArray[Any]:
         shape = item.shapes[0]
         if item.dtype.kind == "f":
             draw = generator.standard_normal if self._kind == "gaussian" else generator.random

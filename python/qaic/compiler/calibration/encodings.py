@@ -42,8 +42,8 @@ _ONE_LIST: Final = "encodings"
 #: limit of channels, above that of any constant
 _MOST_CHANNELS: Final = 1 << 20
 
-_VERSION: Final = re.compile(r"([0-9]{1,4})\.[0-9.]*", re.ASCII)
-_INTEGER_TYPE: Final = re.compile(r"(u?)int([0-9]{1,2})", re.ASCII)
+_VERSION: Final = r"([0-9]{1,4})\.[0-9.]*"
+_INTEGER_TYPE: Final = r"(u?)int([0-9]{1,2})"
 _FLOAT_TYPES: Final = {"float16": 16, "float32": 32}
 _SCHEMES: Final = ("PER_TENSOR", "PER_CHANNEL")
 
@@ -97,7 +97,7 @@ def _check_version(held: Mapping[str, Any], majors: set[int], wrong: Wrong) -> N
     version = held.get("version")
     if version is None and 1 not in majors:
         return
-    found = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    found = re.fullmatch(_VERSION, version) if isinstance(version, str) else None
     if found is None or int(found[1]) not in majors:
         text = f"{version!r}" if isinstance(version, str) else _kind(version)
         known = "0.4.0 to 0.6.1 with objects, 1.0.0 with two lists, or 2.0.0 with one"
@@ -163,7 +163,7 @@ def _second(entries: Iterator[tuple[str, str, dict[str, Any]]], wrong: Wrong) ->
         if kind in _FLOAT_TYPES:
             yield Entry("", name, where, [{"dtype": "float", "bitwidth": _FLOAT_TYPES[kind]}])
             continue
-        found = _INTEGER_TYPE.fullmatch(kind) if isinstance(kind, str) else None
+        found = re.fullmatch(_INTEGER_TYPE, kind) if isinstance(kind, str) else None
         if found is None:
             raise wrong(where, f"output_dtype {kind!r}", "int8, uint8, int16, uint16, int32 or a float type")
         if "block_size" in entry or "per_block_int_scale" in entry:
@@ -231,14 +231,14 @@ _MOST_YAML_BYTES: Final = 64 << 20
 #: most nodes of a file; a tensor of a thousand channels has about ten thousand
 _MOST_VALUES: Final = 1 << 23
 
-_BEGIN: Final = re.compile(rb"^(activation_encodings|param_encodings|encodings)[ \t]*:", re.MULTILINE)
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+_BEGIN: Final = rb"(?m)^(activation_encodings|param_encodings|encodings)[ \t]*:"
+_INTEGER: Final = r"[+-]?[0-9]{1,30}"
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 def is_yaml_of_encodings(data: bytes) -> bool:
     """Return True if a file has the first keys of encodings in YAML notation."""
-    return _BEGIN.search(data) is not None
+    return re.search(_BEGIN, data) is not None
 
 
 def read_yaml(data: bytes) -> dict[str, Any]:
@@ -268,9 +268,9 @@ class _TypedValues(PlainValues):
             return text
         if text.lower() in _WORDS:
             return _WORDS[text.lower()]
-        if _INTEGER.fullmatch(text):
+        if re.fullmatch(_INTEGER, text):
             return int(text)
-        return float(text) if DECIMAL.fullmatch(text) else text
+        return float(text) if re.fullmatch(DECIMAL, text) else text
 
 
 #: most bytes of an encodings file

@@ -19,13 +19,13 @@ from qaic.support.dataclass import dataclass, field
 
 #: longest name in a file; longer names are cut
 _MOST_CHARS: Final = 500
-_OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
-_NUMBERED: Final = re.compile(r"(.+)__([0-9]{1,9})(:[0-9]{1,9})?", re.DOTALL | re.ASCII)
+_OTHER: Final = r"[^A-Za-z0-9_]"
+_NUMBERED: Final = r"(?s)(.+)__([0-9]{1,9})(:[0-9]{1,9})?"
 
 
 def legalize(name: str) -> str:
     """Convert a name to letters, digits and underscores, not too long, with a letter before a first digit."""
-    legal = _OTHER.sub("_", name)
+    legal = re.sub(_OTHER, "_", name)
     if legal[:1].isdigit():
         legal = f"A{legal}"
     if len(legal) > _MOST_CHARS:
@@ -92,7 +92,7 @@ def _last_of_each(present: Iterable[str]) -> dict[str, str]:
     """Map each key without its number to the key with the highest number."""
     last: dict[str, tuple[int, str]] = {}
     for key in present:
-        parts = _NUMBERED.fullmatch(key)
+        parts = re.fullmatch(_NUMBERED, key)
         if parts is not None:
             plain, number = parts[1] + (parts[3] or ""), int(parts[2])
             if number > last.get(plain, (-1, ""))[0]:
@@ -109,9 +109,9 @@ _FIXED: Final = ("Scale", "Offset")
 MOST_BINS: Final = 1 << 20
 _MOST_ENTRIES: Final = 1 << 20
 
-DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
-_HASH: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
+DECIMAL: Final = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_INTEGER: Final = r"[+-]?[0-9]{1,10}"
+_HASH: Final = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}"
 
 
 @dataclass
@@ -173,7 +173,7 @@ class ProfileBuilder:
         if key == HEADERS[0]:
             self.made.tool = value
             return
-        if not _HASH.fullmatch(value) or int(value, 0 if value[:2] in {"0x", "0X"} else 10) >= 1 << 64:
+        if not re.fullmatch(_HASH, value) or int(value, 0 if value[:2] in {"0x", "0X"} else 10) >= 1 << 64:
             raise wrong(self.file, line, key, _shown(value), "a 64-bit number like 0x0123456789abcdef")
         self.made.graph_hash = int(value, 16 if value[:2] in {"0x", "0X"} else 10)
 
@@ -204,9 +204,9 @@ class ProfileBuilder:
                 raise wrong(self.file, line, key, f"{len(value)} bins", f"at most {MOST_BINS}")
         elif key in _MEASURED or key == "Scale":
             assert isinstance(value, str)  # noqa: S101  # checked above
-            if not DECIMAL.fullmatch(value):
+            if not re.fullmatch(DECIMAL, value):
                 raise wrong(self.file, line, key, _shown(value), "a decimal number")
-        elif key == "Offset" and not _INTEGER.fullmatch(str(value)):
+        elif key == "Offset" and not re.fullmatch(_INTEGER, str(value)):
             raise wrong(self.file, line, key, _shown(str(value)), "an integer")
         self._fields[key] = value
 
@@ -283,12 +283,11 @@ def fixed(scale: float, offset: int, bits: int, wrong: Any) -> TensorProfile:
 
 
 #: a histogram as tools write it: numbers in brackets, or one per line
-_HISTOGRAM: Final = re.compile(
-    r"^([ -] *Histogram:)(?:[ \t]*\[([-+.\w,\s]*)\]|((?:\r?\n +- +[-+.\w]+[ \t]*)+))[ \t\r]*$",
-    re.ASCII | re.MULTILINE,
+_HISTOGRAM: Final = (
+    r"(?am)^([ -] *Histogram:)(?:[ \t]*\[([-+.\w,\s]*)\]|((?:\r?\n +- +[-+.\w]+[ \t]*)+))[ \t\r]*$"
 )
 #: between the numbers of a histogram with one per line
-_DASH: Final = re.compile(r"\s*\n +- +")
+_DASH: Final = r"\s*\n +- +"
 
 
 def _without_histograms(text: str) -> tuple[str, str, list[list[str]]]:
@@ -304,11 +303,11 @@ def _without_histograms(text: str) -> tuple[str, str, list[list[str]]]:
     def replaced(match: re.Match[str]) -> str:
         numbers = (match[2] or "").strip().removesuffix(",")
         listed = numbers.split(",") if numbers else []
-        found.append(listed if match[3] is None else _DASH.split(match[3])[1:])
+        found.append(listed if match[3] is None else re.split(_DASH, match[3])[1:])
         breaks = "\n" * match[0].count("\n")
         return f"{match[1]} {tag} {len(found) - 1}{breaks}"
 
-    return _HISTOGRAM.sub(replaced, text), tag, found
+    return re.sub(_HISTOGRAM, replaced, text), tag, found
 
 
 class _Structure:

@@ -85,13 +85,13 @@ def listing(names: list[str], limit: int = 5) -> str:
 
 #: text before a reason: kind of the error, place in a source, signature and types of a function
 _BEFORE: Final = (
-    re.compile(r"^.*(?:Status Message: |InferenceError\] |Exception during initialization: )", re.DOTALL),
-    re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "),
-    re.compile(r"^.*\.(?:cc|h|cpp):\d+ ", re.DOTALL),
-    re.compile(r"^.*\[with .*?\] (?=\S)", re.DOTALL),
-    re.compile(r"^[\w:<>, ]+::\w+\(.*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?=\S)"),
-    re.compile(r"^(?:operator\(\)|Compute) (?=\S)"),
-    re.compile(r"^.* was false\. (?=\S)", re.DOTALL),
+    r"(?s)^.*(?:Status Message: |InferenceError\] |Exception during initialization: )",
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : ",
+    r"(?s)^.*\.(?:cc|h|cpp):\d+ ",
+    r"(?s)^.*\[with .*?\] (?=\S)",
+    r"^[\w:<>, ]+::\w+\(.*?\)(?:::<lambda\(.*?\)>)? (?:const )?(?=\S)",
+    r"^(?:operator\(\)|Compute) (?=\S)",
+    r"(?s)^.* was false\. (?=\S)",
 )
 
 
@@ -99,7 +99,7 @@ def engine_reason(error: Exception | str) -> str:
     """Return the last part of a message, which contains the engine's reason."""
     text = str(error)
     for pattern in _BEFORE:
-        text = pattern.sub("", text)
+        text = re.sub(pattern, "", text)
     lines = text.strip().splitlines()
     return " ".join(lines[0].split()).rstrip(". ") if lines else "no reason is given"
 

@@ -15,7 +15,7 @@ from qaic.support.text import counted
 if TYPE_CHECKING:
     import numpy as np
 
-_HEX = re.compile(r"(0[xX])?[0-9a-fA-F]{1,8}", re.ASCII)
+_HEX = r"(0[xX])?[0-9a-fA-F]{1,8}"
 
 
 class HardwareVersion(Enum):
@@ -104,7 +104,7 @@ class HexCodes(Codec[tuple[int, ...]]):
         return tuple(f"{code:X}" for code in value)
 
     def _code(self, part: object) -> int:
-        if isinstance(part, str) and _HEX.fullmatch(part.strip()):
+        if isinstance(part, str) and re.fullmatch(_HEX, part.strip()):
             return int(part, 16)
         if isinstance(part, int) and not isinstance(part, bool) and 0 <= part < 1 << 32:
             return part

@@ -26,8 +26,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
-_INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*", re.ASCII)
-_FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+_INT = r"[+-]?[0-9]+(_[0-9]+)*"
+_FLOAT = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 #: Largest value of options that the runtime and the card's compiler store in 32 bits.
 INT32_MAX: Final = 2**31 - 1
@@ -200,7 +200,7 @@ class Int(_Number[int]):
             raise self.mismatch(given)
         if isinstance(given, str):
             text = given.strip()
-            if not _INT.fullmatch(text) or len(text) > _MOST_DIGITS:
+            if not re.fullmatch(_INT, text) or len(text) > _MOST_DIGITS:
                 raise self.mismatch(given)
             number = int(text)
         else:
@@ -222,7 +222,7 @@ class Float(_Number[float]):
     def parse(self, value: object) -> float:
         given = to_python(value)
         if isinstance(given, str):
-            if not _FLOAT.fullmatch(given.strip()):
+            if not re.fullmatch(_FLOAT, given.strip()):
                 raise self.mismatch(given)
             number = float(given)
         elif isinstance(given, int | float) and not isinstance(given, bool):

@@ -18,17 +18,17 @@ _LARGEST_DIM = 2**63 - 1
 
 #: ``name,type,[d0,d1,...]``, ``name[d0,d1]``, ``name:d0xd1``, and ``d0,d1`` or ``d0xd1`` of the only input
 _INPUT_TEXTS = (
-    re.compile(r"\s*(?P<name>.+?)\s*,\s*(?P<type>\w+)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*"),
-    re.compile(r"\s*(?P<name>[^\[\]]*[^\[\],:\s])?\s*[:,]?\s*\[(?P<shape>[0-9x,\s]*)\]\s*"),
-    re.compile(r"\s*(?P<name>.*[^:\s])\s*:\s*(?P<shape>[0-9]+(?:[x,][0-9]+)*)\s*"),
-    re.compile(r"\s*(?P<shape>[0-9]+(?:\s*[x,]\s*[0-9]+)*)\s*"),
+    r"\s*(?P<name>.+?)\s*,\s*(?P<type>\w+)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*",
+    r"\s*(?P<name>[^\[\]]*[^\[\],:\s])?\s*[:,]?\s*\[(?P<shape>[0-9x,\s]*)\]\s*",
+    r"\s*(?P<name>.*[^:\s])\s*:\s*(?P<shape>[0-9]+(?:[x,][0-9]+)*)\s*",
+    r"\s*(?P<shape>[0-9]+(?:\s*[x,]\s*[0-9]+)*)\s*",
 )
 
 #: separator of inputs in ``name:1x3,other:2``
-_NEXT_INPUT = re.compile(r",(?=[^,:\[\]]*[^,:\[\]0-9][^,:\[\]]*:[0-9])")
+_NEXT_INPUT = r",(?=[^,:\[\]]*[^,:\[\]0-9][^,:\[\]]*:[0-9])"
 
 #: ``name,[d0,d1,...]``
-_OUTPUT_TEXT = re.compile(r"\s*(?P<name>.+?)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*")
+_OUTPUT_TEXT = r"\s*(?P<name>.+?)\s*,\s*\[(?P<shape>[^\[\]]*)\]\s*"
 
 #: Element types of graph inputs and the other names in use for them.
 _ELEMENT_TYPES = {
@@ -192,7 +192,7 @@ class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
             return
         texts = [value] if isinstance(value, str) else value
         for text in texts if isinstance(texts, Sequence) else [None]:
-            match = _OUTPUT_TEXT.fullmatch(text) if isinstance(text, str) else None
+            match = re.fullmatch(_OUTPUT_TEXT, text) if isinstance(text, str) else None
             if match is None:
                 raise self.mismatch(value)
             dims = match["shape"].split(",")
@@ -212,7 +212,7 @@ class OutputShapes(Codec[Mapping[str, tuple[int | str, ...]]]):
 
 def _single(item: object) -> Sequence[object]:
     """Split a text that describes several inputs."""
-    return _NEXT_INPUT.split(item) if isinstance(item, str) and "[" not in item else [item]
+    return re.split(_NEXT_INPUT, item) if isinstance(item, str) and "[" not in item else [item]
 
 
 class ModelInputs(Codec[tuple[ModelInput, ...]]):
@@ -282,7 +282,7 @@ class ModelInputs(Codec[tuple[ModelInput, ...]]):
         if isinstance(item, ModelInput):
             item = {part.name: getattr(item, part.name) for part in fields(item)}
         if isinstance(item, str):
-            match = next(filter(None, (form.fullmatch(item) for form in _INPUT_TEXTS)), None)
+            match = next(filter(None, (re.fullmatch(form, item) for form in _INPUT_TEXTS)), None)
             if match is None:
                 raise ValueMismatchError(
                     'an input as "name,type,[d0,d1]", "name:1x3", "name[1,3]", or "1x3" for the only one',

@@ -119,13 +119,13 @@ _DIVIDED: Final = frozenset(code for code, (name, _) in TABLE.items() if "int" i
 #: attributes that kernels divide by
 _DIVISORS: Final = frozenset({"blocksize", "group", "groups", "num_groups", "num_outputs", "strides"})
 #: errors of inference in the engine; errors of types also concern ranks
-_INFERENCE_ERRORS: Final = re.compile("(?:Shape|Type)InferenceError")
+_INFERENCE_ERRORS: Final = "(?:Shape|Type)InferenceError"
 #: words that occur in reasons about sizes; the last three are parts that an index selects
-_ABOUT_SIZES: Final = re.compile(
+_ABOUT_SIZES: Final = (
     r"(?i)(?<![a-z])(?:shapes?|dims?|dimensions?|ranks?|sizes?|lengths?|elements|channels|groups|images|rows)"
     r"(?![a-z])"
 )
-_TOKEN: Final = re.compile(r"@(\d+)@")
+_MARKED_NUMBER: Final = r"@(\d+)@"
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ def _suspects(found: onnx.ModelProto, shapes: Collection[str]) -> set[int]:
     try:
         infer_with_valid_ranks(numbered, strict_mode=True, data_prop=may_follow_values(found))
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        return {int(number) for number in _TOKEN.findall(str(error))}
+        return {int(number) for number in re.findall(_MARKED_NUMBER, str(error))}
     return set()
 
 
@@ -397,7 +397,7 @@ def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool
     code, message = _core.try_model(content, None, ()) or (0, "")
     if code:
         # Other errors may be missing kernels of nodes that the compiler rewrites later.
-        is_reason = _INFERENCE_ERRORS.search(message) or (
+        is_reason = re.search(_INFERENCE_ERRORS, message) or (
             is_compared and code in _OF_OPERATORS and _is_loaded(_without_sizes(model))
         )
         return engine_reason(message) if is_reason else ""
@@ -421,7 +421,7 @@ def _answer(model: onnx.ModelProto, integers: Mapping[str, int], *, is_run: bool
             return ""
         reason = reason or engine_reason(message)
         # Older engines do not support all widths of packed weights that the compiler supports.
-        if model.graph.node[0].op_type == "MatMulNBits" and not _ABOUT_SIZES.search(reason):
+        if model.graph.node[0].op_type == "MatMulNBits" and not re.search(_ABOUT_SIZES, reason):
             return ""
     return reason
 
@@ -485,7 +485,7 @@ def refusal(conflict: Conflict, view: onnx.ModelProto, sizes: Sizes, check: Size
     """
     node = conflict.node
     name = node.name or next((output for output in node.output if output), "")
-    if _is_compared(node) and not _ABOUT_SIZES.search(conflict.reason):
+    if _is_compared(node) and not re.search(_ABOUT_SIZES, conflict.reason):
         return engine_refused(name, node.op_type, conflict.reason)
     what = f"node {name!r} ({node.op_type})"
     if sizes.specialization:
