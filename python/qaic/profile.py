@@ -1,7 +1,9 @@
 """Recorded inferences of a session: times on the host, buffers of the device, and their trace."""
 
+import contextlib
 import html
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ from qaic.rt.profiling import reports
 from qaic.runtime.latency import PERCENTILES, Metrics, summarize
 from qaic.stats import StatsBuffer
 from qaic.stats.reports import REPORTS, Capture, HostLatencies, Report
+from qaic.stats.reports.time.disturbance import ProcessorWaits
 from qaic.support.atomic_io import write_replacing
 from qaic.support.program_names import PREFIX, SAMPLING_RATES, trace_name
 from qaic.support.text import counted, escape_html, escape_lines
@@ -91,6 +94,7 @@ class Profile:
         self._profiler = _core.Profiler(first=first, count=samples, sampling=sampling, device_stats=device)
         self._recorded: _core.Samples | None = None
         self._device: tuple[StatsBuffer, ...] | None = None
+        self._waits: ProcessorWaits | None = None
 
     # --- recording, by the session --------------------------------------------------------------------------
 
@@ -100,11 +104,16 @@ class Profile:
 
     def begin(self) -> None:
         """Begin to record."""
+        self._begun = time.perf_counter(), _waited_ns()
         self._profiler.start()
 
     def end(self) -> None:
         """End recording, and keep the data."""
         self._profiler.stop()
+        began_s, before = self._begun
+        if after := _waited_ns():
+            longest_ns = max(waited - before.get(thread, 0) for thread, waited in after.items())
+            self._waits = ProcessorWaits(time.perf_counter() - began_s, longest_ns / 1e9)
         self._recorded = self._profiler.drain()
 
     # --- results --------------------------------------------------------------------------------------------
@@ -171,7 +180,7 @@ class Profile:
 
     def capture(self) -> Capture:
         """Return the data for reports and pages (:mod:`qaic.stats.reports`, :mod:`qaic.page`)."""
-        capture = Capture(self.device, host=HostLatencies.of_samples(self.samples))
+        capture = Capture(self.device, host=HostLatencies.of_samples(self.samples), waits=self._waits)
         if capture.is_cpu:
             capture.engine = f"onnxruntime {_core.engine_info()[1]}"
         return capture
@@ -355,6 +364,16 @@ class Profile:
                     known[program] = samples.descriptor(program)
                 if (descriptor := known[program]) is not None:
                     yield descriptor, content
+
+
+def _waited_ns() -> dict[str, int]:
+    """Return the time for which each thread has waited for a processor; empty if Linux does not count it."""
+    waited = {}
+    for thread in os.listdir("/proc/self/task"):
+        # A thread may end meanwhile.
+        with contextlib.suppress(OSError):
+            waited[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+    return waited
 
 
 def _check_count(name: str, value: object, least: int) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import qaic
 from qaic import stats
 from qaic.errors import OptionError, StateError
+from qaic.profile import _waited_ns
 from qaic.runtime.metrics import Measurements
 from session_models import affine, model, save
 
@@ -284,6 +285,28 @@ def test_reports(measured):
     with pytest.raises(OptionError, match="unknown report 'op'; known: overview, ") as caught:
         profile.report("op")
     assert caught.value.code == "profile.report"
+
+
+def test_the_longest_wait_of_a_thread_for_a_processor_makes_the_verdict_uncertain(measured, monkeypatch):
+    """Threads that start or end inside the block have no other reading."""
+    readings = iter([{"1": 5, "2": 0, "ended": 9}, {"1": 5, "2": 10**15, "started": 7}])
+    monkeypatch.setattr("qaic.profile._waited_ns", lambda: next(readings))
+    with measured.profile() as profile:
+        measured.run(X)
+    assert profile.capture().waits.waited_s == 1e6
+    assert "waited for a processor in 1,000,000 s" in profile.report().verdict[0]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count waits")
+def test_every_thread_has_a_wait_for_a_processor():
+    assert str(threading.get_native_id()) in _waited_ns()
+
+
+def test_a_kernel_that_does_not_count_waits_makes_no_claim(measured, monkeypatch):
+    monkeypatch.setattr("qaic.profile._waited_ns", dict)
+    with measured.profile() as profile:
+        measured.run(X)
+    assert profile.capture().waits is None
 
 
 def test_the_summary_says_how_many_and_how_long(measured):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fake_clock import FakeClock
 from qaic.cli.openqaic import main
 from qaic.cli.openqaic.commands import bench
-from qaic.cli.openqaic.commands.bench import RequestRate
+from qaic.cli.openqaic.commands.bench import RequestRate, _best
 
 TIMES = [("enqueued_ns", np.int64), ("completed_ns", np.int64)]
 
@@ -79,3 +79,18 @@ def test_bench_starts_no_more_than_the_rate(model, capsys):
 def test_bench_names_the_rate_in_its_last_lines(model, capsys):
     assert main(["bench", model, "--streams", "1", "--rate", "500", "-n", "5"]) == 0
     assert " of 500 inferences/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("count", "has_rate"), [(20, False), (99_000, False), (101_000, True)])
+def test_a_short_measurement_states_a_median_instead_of_a_rate(count, has_rate):
+    """Regression: 20 inferences in 29 us were called the best rate, 699,227 inferences/s."""
+    row = {
+        "runtime": "openqaic",
+        "streams": 2,
+        "inferences_per_s": 1e6,
+        "latency": {"count": count, "p50_us": 1.04, "min_us": 1.02, "max_us": 78.2},
+    }
+    slower = {**row, "streams": 1, "inferences_per_s": 1e5}
+    sentence = _best([slower, row, {**row, "runtime": "onnxruntime", "inferences_per_s": 1e9}], None)
+    assert sentence.startswith("best: 1,000,000 inferences/s (streams: 2)") is has_rate
+    assert sentence.startswith("median: 1.04 us, 1.02 us to 78.2 us (streams: 2); ") is not has_rate

@@ -15,8 +15,6 @@ _MUCH_CONVERTED: Final = 15.0
 _ONE_NODE: Final = 25.0
 _MUCH_OVERHEAD: Final = 30.0
 _MOSTLY_FLOAT32: Final = 90.0
-#: smallest ratio of the longest to the shortest inference at which inferences are uneven
-UNEVEN: Final = 3.0
 
 NOT_KNOWN: Final = "unknown"
 _COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
@@ -34,7 +32,6 @@ def advice(capture: Capture, bottleneck: Bottleneck | None) -> Table:
     else:
         typical = capture.typical
         found += [*_converted(typical), *_one_node(capture), *_overhead(bottleneck), *_float32(typical)]
-    found += _uneven(capture)
     found.sort(key=lambda pair: -pair[0])
     return Table("advice", "Advice", _COLUMNS, [row for _, row in found])
 
@@ -79,10 +76,7 @@ def _one_node(capture: Capture) -> _Advice:
 def _overhead(bottleneck: Bottleneck) -> _Advice:
     if bottleneck.overhead >= _MUCH_OVERHEAD:
         hazard = f"{bottleneck.overhead:.0f} % of the time no large operation runs"
-        remedy = Prose(
-            "give the device more work: larger operations, larger batches, or more parallel inferences",
-            options=("batchsize", "num_activations", "set_size"),
-        )
+        remedy = Prose("run several inferences at the same time: openqaic bench measures numbers of streams")
         yield bottleneck.overhead, (hazard, "operations are small, or wait for each other", remedy)
 
 
@@ -96,16 +90,6 @@ def _float32(capture: Capture) -> _Advice:
         remedy = Prose("compile with convert_to_fp16=True, and check the outputs with openqaic accuracy")
         # This share is lower than the share of any rule about a part of the time.
         yield 1.0, (hazard, "matrix units are faster in narrower types", remedy)
-
-
-def _uneven(capture: Capture) -> _Advice:
-    spans = [span for sample in capture.samples if (span := sample.span_us)]
-    if spans and max(spans) > UNEVEN * min(spans):
-        reason = f"{duration(min(spans))} to {duration(max(spans))}: the reports show only one of them"
-        remedy = Prose(
-            "measure one inference at a time on an idle machine", options=("set_size=1", "num_activations=1")
-        )
-        yield 0.0, ("the samples are uneven", reason, remedy)
 
 
 def precisions(capture: Capture) -> Table:

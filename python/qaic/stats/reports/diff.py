@@ -10,6 +10,7 @@ from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
 from qaic.stats.reports.ops import NO_OPERATIONS
+from qaic.stats.reports.time.disturbance import disturbances
 from qaic.support.text import duration, percentage
 
 
@@ -45,6 +46,8 @@ def diff(baseline: Capture, new: Capture) -> Report:
         )
         if _middles_overlap(*spans) and len(spans[0]) + len(spans[1]) > 2:
             verdict.append("the middle halves of their samples overlap, so the difference may be noise")
+    for name, capture in (("the baseline", baseline), ("the new program", new)):
+        verdict += [f"not certain, {name}: {reason}" for reason in disturbances(capture)]
     if baseline.binaries() != new.binaries():
         verdict.append("the binaries differ: counts of operations compare only within one compilation")
     if baseline.is_cpu != new.is_cpu:

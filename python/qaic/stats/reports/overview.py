@@ -14,6 +14,7 @@ from qaic.stats.reports.capture.trace_reader import TraceReader
 from qaic.stats.reports.cores import findings, loads
 from qaic.stats.reports.memory import residency
 from qaic.stats.reports.time.bottleneck import Bottleneck, bottleneck_of
+from qaic.stats.reports.time.disturbance import disturbances
 from qaic.stats.reports.time.overhead import Calibration, calibration
 from qaic.support.text import counted, duration
 
@@ -73,10 +74,12 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
             f"the parts of this time are those of sample {place + 1} of {count} (inference {number} of the "
             "session), whose operations are nearest to their medians"
         )
-    if bottleneck.name:
-        verdict.insert(0, f"{bottleneck.name}-bound: {_MEANING[bottleneck.name]} ({parts})")
+    meaning = f"{_MEANING.get(bottleneck.name, 'no part dominates')} ({parts})"
+    if reasons := disturbances(capture):
+        verdict.insert(0, f"in the inference that the reports show, {meaning}")
+        verdict.insert(0, f"not certain, measure again on an idle machine: {'; '.join(reasons)}")
     else:
-        verdict.insert(0, f"no part dominates ({parts})")
+        verdict.insert(0, f"{bottleneck.name}-bound: {meaning}" if bottleneck.name else meaning)
     if known.sentence is not None:
         verdict.append(known.sentence)
     if capture.is_cpu:

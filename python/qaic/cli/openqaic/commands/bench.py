@@ -51,6 +51,8 @@ _Feeds = dict[str, NDArray[Any]]
 
 _FIGURES: Final = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 _MOST_STREAMS: Final = 1024
+#: shortest measurement of a rate
+_SHORTEST_S: Final = 0.1
 #: a latency below this is shown in microseconds
 _SHORT_US: Final = 100.0
 
@@ -171,7 +173,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
-    """Return the sentence about the best row: the highest rate, or at a fixed rate the lowest p99."""
+    """Return the sentence about the best row: the highest rate, or at a fixed rate the lowest p99.
+
+    A short measurement has a median and its range instead of a rate.
+    """
     rows = [row for row in rows if row["runtime"] == "openqaic"]
     if rate is not None:
         best = min(rows, key=lambda row: row["latency"].get("p99_us", math.inf))
@@ -179,7 +184,15 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
         p99 = duration(best["latency"]["p99_us"])
         return f"best: p99 {p99} (streams: {best['streams']}); {reached} of {rate:,g} inferences/s"
     best = max(rows, key=lambda row: row["inferences_per_s"])
-    return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {best['streams']})"
+    latency, streams = best["latency"], best["streams"]
+    measured_s = latency["count"] / best["inferences_per_s"]
+    if measured_s < _SHORTEST_S:
+        p50, least, most = (duration(latency[f"{name}_us"]) for name in ("p50", "min", "max"))
+        return (
+            f"median: {p50}, {least} to {most} (streams: {streams}); {counted(latency['count'], 'inference')} in"
+            f" {duration(1e6 * measured_s)} are too few for a rate: --seconds 2 measures longer"
+        )
+    return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {streams})"
 
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:

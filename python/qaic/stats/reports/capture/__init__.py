@@ -66,6 +66,8 @@ class Capture:
         Buffers from ``qaic.stats.open``, in any order: samples, and devices of samples.
     host
         Latencies of the host (``host_latency.HostLatencies``), if they were recorded.
+    waits
+        Waits for a processor (``disturbance.ProcessorWaits``), if they were measured.
     name
         Name of the capture in a comparison.
 
@@ -75,9 +77,12 @@ class Capture:
         There is no buffer, or buffers belong to different programs.
     """
 
-    def __init__(self, buffers: Iterable[StatsBuffer], *, host: Any = None, name: str = "") -> None:
+    def __init__(
+        self, buffers: Iterable[StatsBuffer], *, host: Any = None, waits: Any = None, name: str = ""
+    ) -> None:
         self.buffers = tuple(buffers)
         self.host = host
+        self.waits = waits
         self.name = name
         #: engine of the host, with its version; "" if unknown
         self.engine = ""

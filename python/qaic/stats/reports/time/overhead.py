@@ -35,9 +35,9 @@ class Calibration:
         if self.factor is None:
             return None
         if self.is_below_noise:
-            return "measured inferences took no longer than others: the cost of measuring is below the noise"
-        text = f"measured inferences take {self.factor:.2f} x the time of others"
-        return text + (f"; measuring costs {duration(self.floor_us)} per operation" if self.floor_us else "")
+            return "the measurement did not make inferences slower"
+        text = f"with the measurement, an inference takes {self.factor:.2f} x its usual time"
+        return text + (f", and each operation {duration(self.floor_us)} more" if self.floor_us else "")
 
     @property
     def is_below_noise(self) -> bool:
