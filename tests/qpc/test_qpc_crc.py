@@ -1,5 +1,6 @@
 """``qpc_crc``: a container whose checksums reveal damage."""
 
+import re
 import struct
 import zlib
 
@@ -75,7 +76,9 @@ def damage(path, name, at):
 def test_damage_is_found_at_load(wide, name, at):
     damage(wide, name, at)
     session = qaic.Session(wide)
-    with pytest.raises(QpcFormatError, match=f"segment {name} is damaged: the CRC of its data") as caught:
+    with pytest.raises(
+        QpcFormatError, match=f"segment {name} of {re.escape(str(wide))} is damaged: the CRC of its data"
+    ) as caught:
         session.setup()
     assert caught.value.code == "qpc.crc_mismatch"
     findings = [(code, segment) for _, code, segment, _ in _core.Qpc(wide).validate()]

@@ -101,10 +101,10 @@ impl CrcSegment {
 }
 
 /// Compares the payload of every segment with its CRC in segment `openqaic.crc`. Does nothing for a container without
-/// that segment.
+/// that segment. `name` is the name of the container in errors.
 ///
 /// Blocking: reads every byte.
-pub fn verify_checksums(container: &Container, bytes: &[u8]) -> Result<(), QpcError> {
+pub fn verify_checksums(container: &Container, bytes: &[u8], name: &str) -> Result<(), QpcError> {
     let Some(sums) = container.segment(names::CHECKSUMS) else { return Ok(()) };
     let stored = sums.payload(bytes).as_chunks::<4>();
     let others = container.segments.iter().filter(|segment| segment.name != names::CHECKSUMS);
@@ -119,7 +119,8 @@ pub fn verify_checksums(container: &Container, bytes: &[u8]) -> Result<(), QpcEr
     for (segment, stored) in others.zip(stored.0) {
         let (stored, computed) = (u32::from_le_bytes(*stored), crc32(segment.payload(bytes)));
         if stored != computed {
-            return Err(QpcError::CrcMismatch { segment: segment.name.clone(), stored, computed });
+            let (segment, container) = (segment.name.clone(), name.to_owned());
+            return Err(QpcError::CrcMismatch { segment, container, stored, computed });
         }
     }
     Ok(())

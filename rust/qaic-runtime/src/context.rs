@@ -301,7 +301,9 @@ impl Context {
         options: &LoadOptions,
     ) -> Result<Arc<dyn LoadedProgram>, RuntimeError> {
         let devices = self.placed_on(placement)?;
-        verify_checksums(&image.container, image.bytes())?;
+        let name =
+            image.path.as_ref().map_or_else(|| "the container".to_owned(), |path| path.display().to_string());
+        verify_checksums(&image.container, image.bytes(), &name)?;
         leased_program::load(&devices, placement, image, options)
     }
 

@@ -125,7 +125,7 @@ fn validate_nested(bytes: &[u8], report: &mut Report, depth: u32) {
     }
     validate_constants(image, report);
     validate_crcs(image, report);
-    if let Err(error) = verify_checksums(image.container, image.bytes) {
+    if let Err(error) = verify_checksums(image.container, image.bytes, "the container") {
         report.error(Some(names::CHECKSUMS), &error);
     }
     let network = image.payload(names::NETWORK_DESC).and_then(|payload| {
