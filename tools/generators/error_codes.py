@@ -67,14 +67,25 @@ def _raised_by_python() -> Iterator[tuple[str, str, str, str]]:
                 name, prefix = "CompileError", "compile."
                 message += f": found {_shown(given['found'])}, expected {_shown(given['expected'])}"
             message = _ADJACENT.sub("...", message if _TELLING.search(message) else "")
-            yield from ((prefix + code, name, message, _fix(given)) for code in _literals(given.get("code")))
+            fixes = _fixes(given, text[: found.start()])
+            yield from (
+                (prefix + code, name, message, fix) for code in _literals(given.get("code")) for fix in fixes
+            )
 
 
-def _fix(given: dict[str | None, ast.expr]) -> str:
-    """Return the advice of a call that creates an exception; empty if it has none of its own."""
-    hints = given.get("hints")
-    parts = hints.elts if isinstance(hints, ast.Tuple) else [given["fix"]] if "fix" in given else []
-    return "; ".join(filter(_TELLING.search, map(_shown, parts)))
+def _fixes(given: dict[str | None, ast.expr], before: str) -> list[str]:
+    """Return the advice of a call that creates an exception; one empty text if it has none of its own.
+
+    `before` is the source before the call. It has the texts of a variable `fix`.
+    """
+    hints, fix = given.get("hints"), given.get("fix")
+    if isinstance(fix, ast.Name):
+        function = before[before.rindex("\ndef ") :]
+        values = re.findall(rf"^ +{fix.id} = (f?\".*\")$", function, re.MULTILINE)
+        parts = [_shown(ast.parse(value, mode="eval").body) for value in values]
+        return list(filter(_TELLING.search, parts)) or [""]
+    elements = hints.elts if isinstance(hints, ast.Tuple) else [] if fix is None else [fix]
+    return ["; ".join(filter(_TELLING.search, map(_shown, elements)))]
 
 
 def _arguments(text: str, begin: int) -> str:

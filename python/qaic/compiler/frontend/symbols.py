@@ -307,15 +307,15 @@ def _require_static(
             parts = symbols_in(dim.dim_param)
             symbol = min(parts - sizes.keys() or parts)
             wanted = dict(missing) or {symbol: 1}
-            example = f"onnx_define_symbol={wanted}"
             context: dict[str, object] = {"tensor": value.name, "symbol": symbol}
             context |= {"option": "onnx_define_symbol", "example": wanted}
             if specialization is None and value.name in shapes:
                 context["shapes"] = shapes
-            fix = f"give {'it a value' if len(wanted) == 1 else 'all of them values'}, e.g. {example}"
+            whom = "it a value" if len(wanted) == 1 else "all of them values"
+            fix = f"give {whom}, e.g. onnx_define_symbol={wanted}"
             if specialization is not None:
                 what = f"specialization {specialization!r}, input {value.name!r}"
-                fix = f"give it a value there, or for all specializations with {example}"
+                fix = f"give it a value there, or for all specializations with onnx_define_symbol={wanted}"
                 context["specialization"] = specialization
             raise refuse(
                 what,

@@ -64,10 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             print_line(f"  {meanings[one.exception]}")
         if one.message:
             print_line(f"  for example: {one.message}")
-        for fix in one.fixes:
+        for fix in one.advice:
             print_line(f"  fix: {fix}")
-        if one.guide:
-            print_line(f"  guide: {one.guide}")
+        print_line(f"  guide: {one.guide}")
     codes = {one.code for one in found}
     if len(codes) > 1:
         print_line(f"{len(codes)} codes; next: openqaic explain {found[0].code}")
@@ -98,25 +97,56 @@ class ErrorCode:
 
     @property
     def guide(self) -> str:
-        """The page of the repository about what causes the error; empty if there is none."""
-        pages = (page for page, codes in _GUIDES if re.fullmatch(codes, self.code))
-        return next((f"docs/guide/{page}.md" for page in pages), "")
+        """The page of the repository about what causes the error."""
+        return f"docs/guide/{self._area[0]}.md"
+
+    @property
+    def advice(self) -> Sequence[str]:
+        """The fixes, or the fix that applies to all codes of this area."""
+        return self.fixes or (self._area[1],)
+
+    @property
+    def _area(self) -> tuple[str, str]:
+        return next((page, fix) for page, codes, fix in _GUIDES if re.fullmatch(codes, self.code))
 
 
-#: guide and the pattern of its codes; the first match applies
+#: guide, the pattern of its codes, and the fix of those without their own; the first match applies
 _GUIDES: Final = (
     (
         "shapes-and-state",
         r"compile\.(dynamic_shape|not_batchable|retained_state|unbound_\w+|unknown_output|varying_rank)",
+        "give all sizes, such as --shape 1x3x224x224 or --onnx-define-symbol N,1",
     ),
-    ("calibration", r"compile\.(calibration_\w+|no_samples|samples_changed)"),
-    ("compiling", r"(compile|option)\..+"),
-    ("running", r"(bench|benchmark|call|inference|input|run)\..+"),
-    ("profiling", r"(profile|profiling|stats)\..+"),
-    ("devices", r"device\..+"),
-    ("containers", r"qpc\..+"),
-    ("tools", r"runner\..+"),
-    ("serving", r"serving\..+"),
+    (
+        "calibration",
+        r"compile\.(calibration_\w+|no_samples|samples_changed)",
+        "give samples of the inputs of the model: --input-list-file samples.npz",
+    ),
+    (
+        "compiling",
+        r"(compile|option|cache)\..+",
+        "`openqaic compile --help` lists the options and their values",
+    ),
+    (
+        "profiling",
+        r"(profile|profiling|stats|plot)\..+",
+        "measure again: `openqaic profile model.onnx -o page.html`",
+    ),
+    ("devices", r"(device|devices|engine|process)\..+", "`openqaic info` shows the devices and the engine"),
+    (
+        "containers",
+        r"(qpc|inspect|writer|program)\..+",
+        "compile the model again; `qaic-qpc validate programqpc.bin` lists the defects of a container",
+    ),
+    ("tools", r"runner\..+", "`qaic-runner --help` lists the options and their values"),
+    ("serving", r"serving\..+", "`openqaic serve --help` lists the options and their values"),
+    ("precision", r"quant\..+", "give finite values, and scales and zero points that fit their type"),
+    (
+        "tools",
+        r"internal.*",
+        "report this bug of openqaic with the message and the output of `openqaic info`",
+    ),
+    ("running", r".+", "compare the call with the inputs and outputs in `openqaic inspect program`"),
 )
 
 
