@@ -467,6 +467,39 @@ def test_an_input_list_names_files_in_order_or_by_input(files, text):
     assert (tensors["m"].minimum, tensors["m"].maximum) == (-27, 6)
 
 
+def test_an_archive_gives_the_ranges_of_the_same_samples_in_a_list(files):
+    """Arrays have the shapes of the inputs, or one more dimension for samples."""
+    expected = listed(files, "a0.raw,b0.raw\na1.raw,b1.npy\n").tensors
+    stacked = {
+        "a": np.stack([np.arange(4.0), np.full(4, -9.0)]).reshape(2, 2, 2),
+        "b": np.array([[2.0], [3.0]]),
+    }
+    np.savez(files / "samples.npz", **{name: array.astype(np.float32) for name, array in stacked.items()})
+    options = {"convert_to_quantize": True, "input_list_file": files / "samples.npz"}
+    assert lowered(two_inputs(), **options).profile.tensors == expected
+    np.savez(files / "samples.npz", **{name: array[0].astype(np.float32) for name, array in stacked.items()})
+    one = lowered(two_inputs(), **options).profile.tensors
+    assert one == listed(files, "a0.raw,b0.raw").tensors
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros(4), "c": np.zeros(1)}, r"samples.npz: found the unknown input 'c'"),
+        ({"a": np.zeros((2, 4)), "b": np.zeros((3, 1))}, r"samples.npz: found input 'a' of shape \[2, 4\]"),
+        ({"a": np.zeros(4), "b": np.array([{}])}, r"samples.npz: found a file that cannot be read"),
+        (b"no archive", r"samples.npz: found a file that cannot be read"),
+    ],
+)
+def test_a_wrong_archive_is_refused(files, arrays, message):
+    if isinstance(arrays, bytes):
+        (files / "samples.npz").write_bytes(arrays)
+    else:
+        np.savez(files / "samples.npz", **arrays)
+    with pytest.raises(OptionError, match=message):
+        lowered(two_inputs(), convert_to_quantize=True, input_list_file=files / "samples.npz")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -148,7 +148,7 @@ def calibrated_options(
     if needs_samples(wanted):
         if tokens is not None:
             wanted |= _prefill(model, samples, tokens, wanted)
-        elif samples.is_archived:
+        elif samples.is_folder:
             wanted |= _archived(model, samples, wanted)
         else:
             wanted |= samples.calibration()
@@ -180,7 +180,7 @@ def _prefill(
 
 
 def _archived(model: ModelSource, samples: Samples, wanted: Mapping[str, object]) -> dict[str, object]:
-    """Return the option that calibrates with archives; their arrays may have a dimension for samples."""
+    """Return the option that calibrates with the archives of a folder."""
     with _inputs_of(model, wanted) as source:
         return {"calibration_data": list(samples.read(source.inputs, source.shaped))}
 

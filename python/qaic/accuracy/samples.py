@@ -16,13 +16,13 @@ from qaic.compiler.calibration.dataset import (
     Sample,
     SampledInput,
     SampleSource,
+    archived,
     fitted,
     index_limits,
+    is_archive,
 )
 from qaic.compiler.ir.model import Model
 from qaic.errors import OptionError
-from qaic.support.library_errors import library_errors
-from qaic.support.open_regular import open_regular
 
 _ARCHIVES: Final = "a folder of .npz files or one .npz file"
 _PATHS: Final = f"an input list, {_ARCHIVES}, or random"
@@ -64,17 +64,16 @@ class Samples:
 
     @property
     def path(self) -> Path | None:
-        """The input list, if the samples are an input list."""
-        is_list = self._path is not None and self._path.is_file() and self._path.suffix.lower() != ".npz"
-        return self._path if is_list else None
+        """The input list or the ``.npz`` file, if the samples are one file."""
+        return None if self.is_folder else self._path
 
     @property
-    def is_archived(self) -> bool:
-        """True for ``.npz`` files, whose samples depend on the shapes of the inputs."""
-        return self._path is not None and self.path is None
+    def is_folder(self) -> bool:
+        """True for a folder of ``.npz`` files, whose samples depend on the shapes of the inputs."""
+        return self._path is not None and self._path.is_dir()
 
     def calibration(self) -> dict[str, object]:
-        """Return the compile options that calibrate with these samples, which must not be archives."""
+        """Return the compile options that calibrate with these samples, which must not be in a folder."""
         if self.is_random:
             return {"use_random_input_data": True}
         return {"input_list_file": self.path} if self.path is not None else {"calibration_data": self._items}
@@ -117,7 +116,8 @@ class Samples:
 
         Raises OptionError if they are files without names, for which a model must name the inputs.
         """
-        if self.path is not None or self.is_random:
+        is_list = self.path is not None and not is_archive(self.path)
+        if is_list or self.is_random:
             found = f"the input list {str(self.path)!r}" if self.path else repr(_RANDOM)
             raise _wrong(found, f"{_ARCHIVES}, with the names of inputs")
         yield from self._archived(None) if self._path is not None else self._given()
@@ -129,35 +129,13 @@ class Samples:
             yield Sample(f"sample {number}", {str(name): np.asarray(array) for name, array in item.items()})
 
     def _archived(self, inputs: Sequence[SampledInput] | None) -> Iterator[Sample]:
-        files = self._items or ([self._path] if self._path else [])
-        for file in files:
+        for file in self._items or [self._path]:
             path = Path(str(file))
-            try:
-                with open_regular(path) as stream, library_errors(partial(_unreadable, path)):
-                    archive = np.load(stream, allow_pickle=False)
-                    if isinstance(archive, np.ndarray):
-                        raise _unreadable(path, "an array without the name of an input")
-                    arrays = {name: archive[name] for name in archive.files}
-            except OSError as error:
-                raise _unreadable(path, error) from error
-            yield from _split(path.name, arrays, inputs)
+            yield from archived(path, inputs, partial(_wrong_file, path))
 
 
-def _split(
-    name: str, arrays: dict[str, NDArray[Any]], inputs: Sequence[SampledInput] | None
-) -> Iterator[Sample]:
-    """Read an archive as one sample, or as several along a leading dimension."""
-    ranks = {item.name: len(item.shapes[0]) for item in inputs or ()}
-    stacked = [array for key, array in arrays.items() if array.ndim == ranks.get(key, array.ndim) + 1]
-    if not arrays or len(stacked) < len(arrays) or len({len(array) for array in stacked}) > 1:
-        yield Sample(name, arrays)
-        return
-    for number in range(len(stacked[0])):
-        yield Sample(f"{name}, sample {number + 1}", {key: array[number] for key, array in arrays.items()})
-
-
-def _unreadable(path: Path, why: object) -> OptionError:
-    return _wrong(f"{str(path)!r}, which cannot be read ({why})", _ARCHIVES)
+def _wrong_file(path: Path, found: str, expected: str) -> OptionError:
+    return _wrong(f"{str(path)!r}, {found}", expected)
 
 
 def _wrong(found: str, expected: str) -> OptionError:

@@ -96,11 +96,15 @@ def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
     no compiler, it failed (the message contains its output), or its result is not a container. Raises
     OptionError if the compiler does not have an option, and OSError if a file cannot be read or written.
     """
-    if resolved.compile.calibration_data is not None:
+    samples = resolved.compile.input_list_file
+    is_archive = samples is not None and samples.path.suffix.lower() == ".npz"
+    if resolved.compile.calibration_data is not None or is_archive:
+        option = "input_list_file" if is_archive else "calibration_data"
         raise OptionError(
-            "calibration_data: the vendor's compiler reads samples from files: give input_list_file",
+            f"{option}: the vendor's compiler reads samples from raw files: give a text file with their "
+            "names as input_list_file",
             code="option.card_calibration_data",
-            context={"options": ["calibration_data"]},
+            context={"options": [option]},
         )
     extra_artifacts.check_targets(model, resolved.compile)
     compiler = find_compiler()

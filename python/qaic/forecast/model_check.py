@@ -107,7 +107,7 @@ def check(
     dataset = None if samples is None else Samples(samples)
     calibration_options: Mapping[str, object] = {}
     if dataset is not None and needs_samples(options_of(asked, given)):
-        calibration_options = {"calibration_data": ()} if dataset.is_archived else dataset.calibration()
+        calibration_options = {"calibration_data": ()} if dataset.is_folder else dataset.calibration()
     runs = None if measured is None else calibration.read(measured, fixed, chosen)
     checked = Checked(
         title=Path(content).name if isinstance(content, Path) else "model",

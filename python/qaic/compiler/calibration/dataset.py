@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -92,7 +93,7 @@ class ObjectSource:
 
 
 class FileSource:
-    """Samples in files, one line of a text file for each.
+    """Samples in files, one line of a text file for each, or in an ``.npz`` file.
 
     Names in the list are relative to the current directory. Raises OptionError with the line and input if a
     line does not fit the model, or a file is missing or has the wrong size.
@@ -103,25 +104,25 @@ class FileSource:
     def __init__(self, path: Path, inputs: Sequence[SampledInput]) -> None:
         self._path = path
         self._inputs = {item.name: item for item in inputs}
-        self._lines = list(read_list(path))
-        self.count = len(self._lines)
+        self._is_archive = is_archive(path)
+        self._lines = [] if self._is_archive else list(read_list(path))
+        #: number of samples, if known beforehand
+        self.count = None if self._is_archive else len(self._lines)
         for number, names in self._lines:
             for item, file in self._assigned(number, names).items():
                 self._check(number, self._inputs[item], file)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples, once."""
+        if self._is_archive:
+            yield from archived(self._path, list(self._inputs.values()), partial(_wrong, self._path, ""))
         for number, names in self._lines:
             files = self._assigned(number, names)
             arrays = {name: self._read(number, self._inputs[name], file) for name, file in files.items()}
             yield Sample(f"line {number}", arrays)
 
     def _wrong(self, number: int, found: str, expected: str) -> OptionError:
-        return OptionError(
-            f"input_list_file {self._path}, line {number}: found {found}, expected {expected}",
-            code="option.input_list_file",
-            context={"file": str(self._path), "line": number},
-        )
+        return _wrong(self._path, f", line {number}", found, expected, line=number)
 
     def _assigned(self, number: int, names: Sequence[str]) -> dict[str, Path]:
         """Assign the files of a line to inputs, by name or in order."""
@@ -194,19 +195,55 @@ class FileSource:
         return data.astype(item.dtype, copy=False).reshape(shape)
 
 
+def _wrong(path: Path, where: str, found: str, expected: str, **context: int) -> OptionError:
+    return OptionError(
+        f"input_list_file {path}{where}: found {found}, expected {expected}",
+        code="option.input_list_file",
+        context={"file": str(path), **context},
+    )
+
+
+def is_archive(path: Path) -> bool:
+    """Return True if a file contains arrays with the names of inputs."""
+    return path.suffix.lower() == ".npz"
+
+
+def archived(
+    path: Path, inputs: Sequence[SampledInput] | None, wrong: Callable[[str, str], OptionError]
+) -> Iterator[Sample]:
+    """Yield an archive as one sample, or as several along a leading dimension that `inputs` do not have.
+
+    Raises the result of `wrong` if the archive cannot be read.
+    """
+
+    def unreadable(why: object) -> OptionError:
+        return wrong(f"a file that cannot be read ({why})", "an .npz file with the names of inputs")
+
+    try:
+        with open_regular(path) as stream, library_errors(unreadable):
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise unreadable("an array without the name of an input")
+            arrays = {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise unreadable(error) from error
+    ranks = {item.name: len(item.shapes[0]) for item in inputs or ()}
+    stacked = [array for key, array in arrays.items() if array.ndim == ranks.get(key, array.ndim) + 1]
+    if not arrays or len(stacked) < len(arrays) or len({len(array) for array in stacked}) > 1:
+        yield Sample(path.name, arrays)
+        return
+    for number in range(len(stacked[0])):
+        yield Sample(
+            f"{path.name}, sample {number + 1}", {key: array[number] for key, array in arrays.items()}
+        )
+
+
 def read_list(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, files) of an input list; empty lines and comments are skipped.
 
     Raises OptionError if it is not a list of names, or is empty.
     """
-
-    def wrong(where: str, found: str, expected: str) -> OptionError:
-        return OptionError(
-            f"input_list_file {path}{where}: found {found}, expected {expected}",
-            code="option.input_list_file",
-            context={"file": str(path)},
-        )
-
+    wrong = partial(_wrong, path)
     data = read_regular(path, _MOST_LIST_BYTES)
     if len(data) > _MOST_LIST_BYTES:
         raise wrong("", f"more than {_MOST_LIST_BYTES >> 20} MiB", "a list of file names")
@@ -398,7 +435,8 @@ def digest_samples(path: Path, index: DigestIndex) -> SampleFiles:
     whole = hashlib.sha256()
     seen: dict[Path, tuple[os.stat_result, bytes]] = {}
     complete = True
-    listed = [name.split(":=", 1)[-1].strip() for _, names in read_list(path) for name in names]
+    lines = () if is_archive(path) else read_list(path)
+    listed = [name.split(":=", 1)[-1].strip() for _, names in lines for name in names]
     for file in (path, *map(Path, listed)):
         if file not in seen:
             read = _read(file)

@@ -79,7 +79,10 @@ class QuantizationOptions:
         in_container=False,
     )
     input_list_file: InputFileContent | None = option(
-        FileContent("list of samples"), None, "List of the files of samples, one line for each sample."
+        FileContent("list of samples"),
+        None,
+        "List of the files of samples, one line for each sample; or an .npz file of arrays by input name, "
+        "which can have a first dimension for samples.",
     )
     use_random_input_data: str | None = option(
         RandomInputData(),

@@ -248,14 +248,13 @@ def _next_step(arguments: argparse.Namespace, options: dict[str, object], *, kee
 def _command(
     name: str, arguments: argparse.Namespace, to: str, options: dict[str, object], *words: str
 ) -> str | None:
-    """Return a command that compiles like the comparison; None if the calibration used arrays."""
+    """Return a command that compiles like the comparison; None if no option has the samples."""
     from qaic.accuracy.comparison import calibrated_options, needs_samples
     from qaic.accuracy.prepared import options_of
     from qaic.accuracy.samples import Samples
 
     samples = Samples(arguments.samples)
-    if needs_samples(options_of(to, options)) and (arguments.tokens is not None or samples.is_archived):
-        # Arrays cannot be written on a command line.
+    if needs_samples(options_of(to, options)) and (arguments.tokens is not None or samples.is_folder):
         return None
     wanted = calibrated_options(arguments.model, to, samples, arguments.tokens, options)
     resolved = resolve(wanted, options_path=None, model_is_container=False)
