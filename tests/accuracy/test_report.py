@@ -6,11 +6,13 @@ import shlex
 import sys
 
 import numpy as np
+import onnx
 import pytest
 import yaml
 
 import accuracy_models as models
 import qaic
+import session_models
 from qaic import accuracy
 from qaic.accuracy import comparison
 from qaic.cli import console, openqaic
@@ -21,6 +23,28 @@ from qaic.errors import InputError, OptionError, StateError
 def report():
     model, samples, _ = models.overflowing((1,))
     return accuracy.compare(model, to="fp16,mxfp6", samples=samples)
+
+
+def test_every_result_is_compared_or_counted_with_a_reason():
+    """A shape is an integer, and the result of the convolution rounds together with that of Relu."""
+    model = session_models.model(
+        [
+            onnx.helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+            onnx.helper.make_node("Relu", ["c"], ["r"], name="relu"),
+            onnx.helper.make_node("Shape", ["r"], ["s"]),
+            onnx.helper.make_node("Neg", ["r"], ["y"]),
+        ],
+        [("x", "float32", [1, 3, 4, 4])],
+        [("y", "float32", [1, 2, 4, 4]), ("s", "int64", [4])],
+        {"w": np.ones((2, 3, 1, 1), np.float32)},
+    )
+    (found,) = accuracy.compare(model, to="int8", samples="random").precisions
+    assert "int8: 2 of 4 results of nodes compared (1 in float32, 1 in int8), " in [*found.sentences()][-1]
+    assert any("first offender for random inputs is Relu r" in line for line in found.sentences())
+    assert [*found.sentences()][-1].endswith(
+        "; not compared: 1 inside fused operations, 1 of integers or constants."
+    )
+    assert found.own_names == ["conv + relu", None]
 
 
 def test_rows_are_in_the_order_of_the_graph(report):
@@ -212,13 +236,15 @@ IN_FLOAT32 = ["--keep-original-precision-for-nodes", "Mul,ReduceSum,Sqrt"]
             ],
         ),
         ("fp16", IN_FLOAT32, [f"next: bench --convert-to-fp16 {'='.join(IN_FLOAT32)}"]),
-        # Arrays calibrate the program, and a command line cannot contain arrays.
+        # The samples of the comparison calibrate the program.
         (
             "int16",
             IN_FLOAT32,
-            [f"next: accuracy {'='.join(IN_FLOAT32)} --to int16 --samples samples.npz -o page.html"],
+            [
+                f"next: bench {'='.join(IN_FLOAT32)} --quantization-precision=Int16 --convert-to-quantize "
+                "--input-list-file=samples.npz"
+            ],
         ),
-        ("int16", [*IN_FLOAT32, "-o", "page.html"], []),
         # Options for integers apply only to integers.
         (
             "fp16,int8",
@@ -249,9 +275,12 @@ def test_the_next_step_fits_the_outcome(files, capsys, monkeypatch, to, options,
 def test_the_next_step_reads_no_samples_again(files, capsys, monkeypatch):
     monkeypatch.chdir(files)
     read = []
+    (files / "folder").mkdir()
+    (files / "samples.npz").rename(files / "folder" / "samples.npz")
     archived = comparison._archived
     monkeypatch.setattr(comparison, "_archived", lambda *of: read.append(of) or archived(*of))
-    arguments = ["accuracy", "model.onnx", "--to", "int16", "--samples", "samples.npz", *IN_FLOAT32]
+    # No option names the files of a folder.
+    arguments = ["accuracy", "model.onnx", "--to", "int16", "--samples", "folder", *IN_FLOAT32]
     assert console.run(openqaic.tool, arguments) == 0
     assert "next: openqaic accuracy model.onnx" in capsys.readouterr().out
     assert len(read) == 1
@@ -267,6 +296,17 @@ def test_command_searches(files, capsys, monkeypatch):
     step = shown.splitlines()[-1].removeprefix("next: ")
     assert console.run(openqaic.tool, shlex.split(step)[1:]) == 0
     assert qaic.Qpc(next((files / "cache").rglob("programqpc.bin"))).options["convert_to_fp16"] is True
+
+
+def test_a_search_in_integers_prints_the_command_that_compiles_with_its_samples(files, capsys, monkeypatch):
+    """Regression: samples in an .npz file had only a call in Python."""
+    monkeypatch.chdir(files)
+    words = ["--to", "int8", "--samples", "samples.npz", "--target", "sqnr>=30", "--find", "lists.yaml"]
+    assert console.run(openqaic.tool, ["accuracy", "model.onnx", *words, *IN_FLOAT32]) == 0
+    step = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ")
+    assert "--input-list-file=samples.npz" in step
+    assert console.run(openqaic.tool, shlex.split(step)[1:]) == 0
+    assert qaic.Qpc(files / "program").options["convert_to_quantize"] is True
 
 
 def test_command_takes_compile_options_as_other_commands_do(files, capsys):

@@ -34,8 +34,8 @@ _LARGEST: Final = frozenset({"maximum", "quantile", "channel_median", "channel_m
 class Capture:
     """Measurements with one precision."""
 
-    #: Observed nodes, in the order of the graph.
-    nodes: Sequence[ObservedNode]
+    #: Observed nodes and other parts of the instrumented model.
+    twin: Twin
     #: One row for each node, with the columns of `FIELDS`.
     sums: NDArray[np.float64]
     #: Errors of the outputs.
@@ -49,6 +49,11 @@ class Capture:
     decoding: DecodingAccuracy | None = None
     #: Options of the program, for remedies; None without remedies.
     calibration: Calibration | None = None
+
+    @property
+    def nodes(self) -> Sequence[ObservedNode]:
+        """Observed nodes, in the order of the graph."""
+        return self.twin.nodes
 
 
 class InstrumentedProgram:
@@ -230,6 +235,4 @@ class Totals:
             caches = cache_accuracy(names, signal.tolist(), noise.tolist())
             decoding = DecodingAccuracy(len(self._steps[0]), np.concatenate(self._steps), caches)
         outputs = tuple(sums.result() for sums in self._outputs.values())
-        return Capture(
-            self._twin.nodes, self._sums, outputs, self._samples, self._runs, self._histograms, decoding
-        )
+        return Capture(self._twin, self._sums, outputs, self._samples, self._runs, self._histograms, decoding)

@@ -183,7 +183,8 @@ class CardOutputs:
         found = {name: sums for name, sums in self._sums.items() if sums[1].samples}
         if not found:
             raise self._wrong(
-                f"no output of the {self._taken} samples", "outputs by their names, for the same samples"
+                f"no output of the {counted(self._taken, 'sample')}",
+                "outputs by their names, for the same samples",
             )
         return tuple(CardAccuracy(name, *(one.result() for one in sums)) for name, sums in found.items())
 

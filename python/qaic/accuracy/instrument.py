@@ -88,7 +88,7 @@ class Observe:
 
     def run(self, model: Model, context: Context) -> None:
         """Add the reference and the observers to the model."""
-        nodes = observed_nodes(self._reference, model, context, self._folded)
+        nodes, fused = observed_nodes(self._reference, model, context, self._folded)
         inputs = tuple(value.name for value in model.proto.graph.input)
         outputs = tuple(value.name for value in model.proto.graph.output)
         instrumenter = _Instrumenter(self._reference, model, nodes)
@@ -96,7 +96,9 @@ class Observe:
         model.facts.types |= dict.fromkeys(instrumenter.flats, FLOAT)
         self._type_copies(model)
         added = tuple(value.name for value in model.proto.graph.input)[len(inputs) :]
-        self.twin = Twin(tuple(nodes), inputs, outputs, added, tuple(instrumenter.elements))
+        results = sum(bool(name) for node in self._reference.proto.graph.node for name in node.output)
+        others = results - len(nodes) - fused
+        self.twin = Twin(tuple(nodes), inputs, outputs, added, tuple(instrumenter.elements), fused, others)
 
     def _type_copies(self, model: Model) -> None:
         """Record the types of copied values, which are those of the originals."""

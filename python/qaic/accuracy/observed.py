@@ -16,7 +16,7 @@ import onnx
 from qaic.compiler.calibration.collector import limiting_readers
 from qaic.compiler.ir.constants.in_graph import constant_values, value_preserving_inputs
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
-from qaic.compiler.ir.graph_walk import node_key, standard
+from qaic.compiler.ir.graph_walk import node_key, node_label, producers, standard
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Context, Model
 from qaic.compiler.ir.precision import INTEGERS, ROUNDED, PrecisionClass, parameter_outputs
@@ -52,6 +52,8 @@ class ObservedNode:
     value: str
     #: Its name in the user's model; for a value in a function body, after the path of the call.
     name: str
+    #: Names of all nodes that are fused with it, and its own, as in profiles.
+    nodes: str
     #: Operator.
     op_type: str
     #: Operators of all nodes that are fused with it, and its own.
@@ -99,12 +101,15 @@ class Twin:
     #: Elements of the value of each node after its sums: those of the reference, then as many of
     #: the deployed program.
     elements: tuple[int, ...] = ()
+    #: Numbers of results that are not observed: inside fused operations, and integers or constants.
+    fused: int = 0
+    others: int = 0
 
 
 def observed_nodes(
     reference: Model, deployed: Model, context: Context, folded: Mapping[str, str]
-) -> list[ObservedNode]:
-    """List the nodes that can be observed, in the order of the graph.
+) -> tuple[list[ObservedNode], int]:
+    """List the nodes that can be observed, in the order of the graph, and count results in fused operations.
 
     `reference` is the float graph, and `deployed` is the same graph after rounding or quantization;
     `context` has the decisions about its nodes. `folded` maps results of convolutions with a fused
@@ -118,7 +123,7 @@ def observed_nodes(
     params = {} if context.quantization is None else context.quantization.values()
     picks = value_preserving_inputs(facts.types)
     limiting = limiting_readers(graph, reference.constants())
-    types = {name: node.op_type for node in graph.node for name in node.output}
+    made = producers(graph.node)
     # The device decodes these constants from blocks.
     narrow = {name for name, weight in deployed.weights.items() if weight.blocks is not None}
     found: list[ObservedNode] = []
@@ -165,12 +170,14 @@ def observed_nodes(
             sources[name] = (name,)
             shape = facts.shapes.get(name)
             parts = tuple(dict.fromkeys((*fused, *taken, name)))
+            joined = [made[part] for part in parts if part in made]
             found.append(
                 ObservedNode(
                     value=name,
                     name=titles[name][0],
+                    nodes=" + ".join(dict.fromkeys(map(node_label, joined))),
                     op_type=node.op_type,
-                    operators=frozenset(types[part] for part in parts if part in types),
+                    operators=frozenset(part.op_type for part in joined),
                     precision=precision,
                     kind=kind,
                     inputs=read,
@@ -183,7 +190,7 @@ def observed_nodes(
                     is_read_directly=is_direct,
                 )
             )
-    return found
+    return found, len(inner)
 
 
 def _limiters(value: str, limiting: Mapping[str, onnx.NodeProto]) -> tuple[onnx.NodeProto, ...]:

@@ -28,6 +28,7 @@ from qaic.compiler.cache import open_cache
 from qaic.compiler.diagnostics.messages import silenced
 from qaic.compiler.driver import title_of
 from qaic.errors import OptionError, StateError
+from qaic.support.text import counted
 
 #: one of this many samples is held out
 _HELD_BACK: Final = 5
@@ -207,7 +208,7 @@ class _Search:
             score = self._trials.score(self._ranked)
             raise StateError(
                 f"target {self._target.text}: found {self._target.show(score.value)} with all "
-                f"{len(self._ranked)} operations in {TYPES[self._keep]}, expected at least "
+                f"{counted(len(self._ranked), 'operation')} in {TYPES[self._keep]}, expected at least "
                 f"{self._target.show(self._target.bound)}; the remaining error comes from "
                 "inputs, outputs or constants of another precision",
                 code="state.target_out_of_reach",

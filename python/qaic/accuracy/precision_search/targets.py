@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qaic.accuracy.decisions import Decide, imported
 from qaic.accuracy.metrics import OutputAccuracy, OutputSums
 from qaic.errors import OptionError
-from qaic.support.text import three_digits
+from qaic.support.text import counted, three_digits
 
 Outputs = Mapping[str, NDArray[Any]]
 
@@ -125,7 +125,7 @@ class Target:
     def show(self, value: float) -> str:
         """Return a value with three digits, or more if it would seem to reach or to miss the bound."""
         if self.metric == "tokens":
-            return f"{value:.0f} tokens"
+            return counted(round(value), "token")
         if value == math.inf:
             return "no error"
         scale, unit = {"same": (100, " %"), "sqnr": (1, " dB")}.get(self.metric, (1, ""))

@@ -163,7 +163,10 @@ def histogram_svg(
             x = (limit - low + 1) * step
             pieces.append(f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - foot}"/>')
     pieces.append(f'<text x="{step:.1f}" y="{height - 4}" text-anchor="start">{_octave(low)}</text>')
-    pieces.append(f'<text x="{width - step:.1f}" y="{height - 4}" text-anchor="end">{_octave(high)}</text>')
+    if high > low:
+        pieces.append(
+            f'<text x="{width - step:.1f}" y="{height - 4}" text-anchor="end">{_octave(high)}</text>'
+        )
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">{"".join(pieces)}</svg>'
     )

@@ -184,6 +184,11 @@ class PrecisionAccuracy:
             )
         return rows
 
+    @cached_property
+    def own_names(self) -> list[str | None]:
+        """Name of each node in profiles; None if it is the name in `nodes`."""
+        return [None if node.nodes == node.name else node.nodes for node in self._capture.nodes]
+
     @property
     def verdict(self) -> str:
         """``equal``, ``good``, ``fair`` or ``wrong``: the worst of all outputs."""
@@ -308,7 +313,7 @@ class PrecisionAccuracy:
         same = float(np.mean(found.steps["token"] == found.steps["found"]))
         if first is None:
             prompts = counted(self.samples, "prompt")
-            yield f"{self.to}: all {found.tokens} tokens of {prompts} equal those of float32."
+            yield f"{self.to}: all {counted(found.tokens, 'token')} of {prompts} equal those of float32."
         else:
             prompt, step = first
             yield (
@@ -337,15 +342,20 @@ class PrecisionAccuracy:
             yield Prose(text, options=("samples",))
         offender = self.first_offender
         if offender is not None:
+            random = " for random inputs" if self.is_random else ""
             names = (offender.name, offender.op_type, *offender.keep)
-            yield Prose(f"{self.to}: first offender is {offender}", names=names)
+            yield Prose(f"{self.to}: first offender{random} is {offender}", names=names)
         counts: dict[str, int] = {}
         for node in self._capture.nodes:
             counts[node.precision.value] = counts.get(node.precision.value, 0) + 1
         computed = ", ".join(f"{count} in {TYPES.get(name, name)}" for name, count in sorted(counts.items()))
+        twin, compared = self._capture.twin, len(self._capture.nodes)
+        numbers = {"inside fused operations": twin.fused, "of integers or constants": twin.others}
+        reasons = ", ".join(f"{number} {reason}" for reason, number in numbers.items() if number)
         yield (
-            f"{self.to}: {counted(len(self._capture.nodes), 'result')} of nodes compared ({computed}), "
-            f"{counted(self.samples, 'sample')}, {self.seconds:.1f} s."
+            f"{self.to}: {compared} of {counted(compared + twin.fused + twin.others, 'result')} of nodes"
+            f" compared ({computed}), {counted(self.samples, 'sample')}, {self.seconds:.1f} s"
+            f"{f'; not compared: {reasons}' if reasons else ''}."
         )
 
 

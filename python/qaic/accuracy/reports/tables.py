@@ -14,13 +14,14 @@ from qaic.report import Cell, Column, Report, Table, columns_of
 
 #: nodes that are shown first
 WORST_NODES: Final = 10
+_OF_WORST: Final = ("node", "reason", "operator", "computes in", "own", "inherited", "own name")
 
 _HOW_TO_READ = (
     "SQNR is the ratio of the power of the float32 values to that of the difference; N/A if there is no "
     "difference, or if the square of a value exceeds float32. inherited: error of the result in the deployed "
     "program. own: error of the deployed node on the inputs of the float32 run. In large results, underflow "
     "and the quantile are computed from evenly spaced elements. A node has the name of its first output, as "
-    "in node precision files; profiles use the name of the node itself."
+    "in node precision files; own name: the name of the node in profiles."
 )
 
 
@@ -161,7 +162,7 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
         "node | reason | operator | computes in | inherited:float dB | own:float dB | of weights:percent | "
         "overflow:percent | underflow:percent | saturation:percent | smallest:float | "
         "largest:float | 99.9 % quantile:float | outlier ratio:float | "
-        "channel ratio:float"
+        "channel ratio:float | own name"
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -180,8 +181,9 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
             _finite(row["quantile_999"]),
             _finite(row["outlier_ratio"]),
             _finite(row["channel_ratio"]),
+            own_name,
         )
-        for row in item.nodes
+        for row, own_name in zip(item.nodes, item.own_names, strict=True)
     ]
     is_masked = (item.nodes["reason"] == Reason.MASKED.value).any()
     note = f"{_HOW_TO_READ} {_MASKED}" if is_masked else _HOW_TO_READ
@@ -189,20 +191,13 @@ def nodes_table(item: PrecisionAccuracy) -> Table:
 
 
 def worst_table(item: PrecisionAccuracy) -> Table:
-    """Return the nodes that lose the most precision."""
-    columns = columns_of("node | reason | operator | computes in | own:float dB | inherited:float dB")
-    rows: list[tuple[Cell, ...]] = [
-        (
-            str(row["name"]),
-            _reason(row),
-            str(row["op_type"]),
-            TYPES.get(str(row["precision"]), str(row["precision"])),
-            _decibels(row["own_sqnr_db"]),
-            _decibels(row["inherited_sqnr_db"]),
-        )
-        for row in item.nodes[item.worst(WORST_NODES)]
-    ]
-    return Table(f"worst-{item.to}", f"Nodes that lose the most precision in {item.to}", columns, rows)
+    """Return the nodes that lose the most precision, with some columns of all nodes."""
+    every = nodes_table(item)
+    names = [column.name for column in every.columns]
+    places = [names.index(name) for name in _OF_WORST]
+    rows = [tuple(every.rows[at][place] for place in places) for at in item.worst(WORST_NODES)]
+    title = f"Nodes that lose the most precision in {item.to}"
+    return Table(f"worst-{item.to}", title, tuple(every.columns[place] for place in places), rows)
 
 
 def _reason(row: np.void) -> str | None:
