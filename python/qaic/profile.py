@@ -369,10 +369,10 @@ class Profile:
 def _waited_ns() -> dict[str, int]:
     """Return the time for which each thread has waited for a processor; empty if Linux does not count it."""
     waited = {}
-    for thread in os.listdir("/proc/self/task"):
+    for thread in Path("/proc/self/task").iterdir():
         # A thread may end meanwhile.
         with contextlib.suppress(OSError):
-            waited[thread] = int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+            waited[thread.name] = int((thread / "schedstat").read_text().split()[1])
     return waited
 
 

@@ -248,8 +248,8 @@ X = entry("x", "in", "x", 4)
         ({"IO-files": [[{**X, "path": "nowhere"}]]}, "nowhere: No such file or directory"),
         ({"IO-files": [[{**X, "path": "."}]]}, "Is a directory"),
         ({"IO-files": [[{**X, "path": "short"}]]}, "short has 12 bytes; 'x' takes 32"),
-        ({"IO-files": [[{**X, "path": "short", "dims": [1, 8]}]]}, "short has 12 bytes; 1x8 takes 32"),
-        ({"IO-files": [[{**X, "dims": [2, 5]}]]}, "shape 2x5 has 40 bytes; 'x' takes 32 as 1x8"),
+        ({"IO-files": [[{**X, "path": "short", "dims": [1, 8]}]]}, "short has 12 bytes; [1, 8] takes 32"),
+        ({"IO-files": [[{**X, "dims": [2, 5]}]]}, "shape [2, 5] has 40 bytes; 'x' takes 32 as [1, 8]"),
         ({"IO-files": [[{**X, "dims": [-1]}]]}, '"dims" is [-1]; a list of up to 8 sizes is expected'),
         ({"IO-files": [[{**X, "dims": [True, 8]}]]}, '"dims" is [True, 8]'),
         ({"IO-files": [[{**X, "dims": [1] * 9}]]}, "a list of up to 8 sizes is expected"),
@@ -381,7 +381,7 @@ def test_a_shape_the_program_does_not_have(tool, stateful, tmp_path):
     item = entry(raw(tmp_path, "ids", np.zeros((1, 3), np.int64)), "in", "input_ids", 8, [1, 3])
     code, _, err = tool("-t", stateful, "--aic-batch-json-input", batch_json(tmp_path, [[item]]))
     assert code == 1
-    assert "'input_ids' has no shape 1x3; expected one of 1x8, 1x1" in err
+    assert "'input_ids' has no shape [1, 3]; expected one of [1, 8], [1, 1]" in err
 
 
 def test_shapes_that_do_not_go_together(tool, stateful, tmp_path):

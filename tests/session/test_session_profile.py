@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -297,7 +298,7 @@ def test_the_longest_wait_of_a_thread_for_a_processor_makes_the_verdict_uncertai
     assert "waited for a processor in 1,000,000 s" in profile.report().verdict[0]
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count waits")
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits")
 def test_every_thread_has_a_wait_for_a_processor():
     assert str(threading.get_native_id()) in _waited_ns()
 

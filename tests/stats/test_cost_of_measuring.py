@@ -20,7 +20,9 @@ def test_rows_at_the_cost_of_measuring_are_marked():
 def test_a_factor_below_one_is_noise():
     meta = {"calibration": {"plain_us": 900.0, "profiled_us": 100.0}}
     made_buffer = buffer(cpu_program([("/a", "Gemm")]), {(0, 0): in_row([50])}, meta=meta, device=1)
-    assert any("did not make inferences slower" in line for line in REPORTS["overview"](capture(made_buffer)).verdict)
+    assert any(
+        "did not make inferences slower" in line for line in REPORTS["overview"](capture(made_buffer)).verdict
+    )
 
 
 @pytest.mark.parametrize(

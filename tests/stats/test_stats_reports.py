@@ -280,7 +280,8 @@ def test_operations_at_the_cost_of_measuring_are_overhead():
     verdict = REPORTS["overview"](capture(made_buffer)).verdict
     assert verdict[0].startswith("overhead-bound")
     assert (
-        "with the measurement, an inference takes 4.00 x its usual time, and each operation 2.00 us more" in verdict
+        "with the measurement, an inference takes 4.00 x its usual time, and each operation 2.00 us more"
+        in verdict
     )
     assert any("not measured on this device" in line for line in verdict)
     table = REPORTS["overhead"](capture(made_buffer)).table("at-floor")

@@ -156,7 +156,7 @@ def _write_operators(resolved: ResolvedOptions) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_replacing(path, lambda aside: aside.write_text(operators.text(), encoding="utf-8"))
     kind = "an estimate" if operators.is_estimate else f"from {options.aic_operator_list.path}"  # type: ignore[union-attr]
-    print_line(f"wrote {path}: {len(operators.operators)} operators, {kind}")
+    print_line(f"wrote {path}: {counted(len(operators.operators), 'operator')}, {kind}")
     return SUCCESS
 
 

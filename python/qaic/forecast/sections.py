@@ -153,9 +153,9 @@ def _memory(one: Checked) -> Section:
     sentences: list[str] = [Prose(sentence)]
     if memory.largest_batch and one.has_batches:
         samples = (
-            f"{'More than' if memory.largest_batch > _MANY else 'Up to'} {min(memory.largest_batch, _MANY):,}"
+            f"{'more than' if memory.largest_batch > _MANY else 'up to'} {min(memory.largest_batch, _MANY):,}"
         )
-        sentences.append(f"{samples} samples fit on a device in one inference.")
+        sentences.append(f"Samples of one inference that fit on a device: {samples}.")
     if memory.longest_context is not None:
         sentences.append(
             f"Caches of up to {memory.longest_context:,} tokens for each sequence fit on "

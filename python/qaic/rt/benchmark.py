@@ -96,7 +96,7 @@ class InferenceBenchmarkSet:
         if len(self._buffers) != expected:
             raise ExceptionInit(
                 f"Initialization Exception: in object: InferenceBenchmarkSet inferenceDataVector has "
-                f"{counted(len(self._buffers), 'buffer')}; the program has {expected} bindings",
+                f"{counted(len(self._buffers), 'buffer')}; the program has {counted(expected, 'binding')}",
                 code="call.argument",
             )
         self._context = context

@@ -58,8 +58,8 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
     """
     expected_dtype, expected_shape = np.dtype(dtype), tuple(shape)
     array = _as_array(name, value)
-    found = f"{array.dtype} of shape {array.shape}"
-    expected = f"{expected_dtype} of shape {expected_shape}"
+    found = f"{array.dtype} of shape {list(array.shape)}"
+    expected = f"{expected_dtype} of shape {list(expected_shape)}"
     context = {"name": name, "expected": expected, "found": found}
     if not _converts(array.dtype, expected_dtype):
         raise InputTypeError(

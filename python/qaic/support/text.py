@@ -75,6 +75,11 @@ def counted(number: int, name: str) -> str:
     return f"{number:,} {name.removesuffix('y')}ies" if name.endswith("ry") else f"{number:,} {name}s"
 
 
+def shape_text(dims: Iterable[object]) -> str:
+    """Return a shape as ``1x3x8x8``, for tables, pages and options; sentences contain ``[1, 3, 8, 8]``."""
+    return "x".join(map(str, dims)) or "scalar"
+
+
 def shortened(text: str, size: int) -> str:
     """Return a text of at most ``size`` characters; longer texts lose their middle, more of the start."""
     if len(text) <= size:

@@ -35,7 +35,7 @@ from qaic.report.html import table_html
 from qaic.stats.reports.capture import Capture
 from qaic.stats.reports.capture.groups import Sums
 from qaic.stats.reports.capture.op_info import Coded, OpInfo
-from qaic.support.text import counted
+from qaic.support.text import counted, shape_text
 
 #: most inputs, outputs and values of a small constant of a node on a page
 _MOST_VALUES: Final = 16
@@ -126,7 +126,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _tensor_text(tensor: TensorProto) -> str:
-    text = f"{type_name(tensor.data_type)} {'x'.join(map(str, tensor.dims)) or 'scalar'}"
+    text = f"{type_name(tensor.data_type)} {shape_text(tensor.dims)}"
     if math.prod(tensor.dims) > _MOST_VALUES or tensor.data_location == TensorProto.EXTERNAL:
         return text
     try:

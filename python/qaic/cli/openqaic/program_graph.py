@@ -23,7 +23,7 @@ from qaic.errors import QpcError, StateError
 from qaic.qpc import Qpc
 from qaic.support.atomic_io import write_replacing
 from qaic.support.library_errors import library_errors
-from qaic.support.text import counted
+from qaic.support.text import counted, shape_text
 
 #: operators that change the type of values
 _CONVERSIONS: Final = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear", "com.openqaic.Elementwise"})
@@ -58,7 +58,7 @@ def value_types(model: onnx.ModelProto) -> dict[str, tuple[str, str]]:
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         tensor = value.type.tensor_type
         if tensor.elem_type:
-            shape = ("x".join(map(_size, tensor.shape.dim)) or "scalar") if tensor.HasField("shape") else "?"
+            shape = shape_text(map(_size, tensor.shape.dim)) if tensor.HasField("shape") else "?"
             found[value.name] = (type_name(tensor.elem_type), shape)
     return found
 
@@ -164,7 +164,7 @@ def tensors(model: onnx.ModelProto, qpc: Qpc) -> list[dict[str, Any]]:
         row: dict[str, Any] = {
             "tensor": tensor.name,
             "type": str(array.dtype),
-            "shape": "x".join(map(str, array.shape)) or "scalar",
+            "shape": shape_text(array.shape),
             "bytes": array.nbytes,
             "sha256": hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16],
             "min": None,

@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, helper, numpy_helper
 
 from qaic.cli.qpc.facts import facts, value_text
-from qaic.cli.qpc.text import shape_text
 from qaic.compiler.frontend.validation import check_texts
 from qaic.errors import CompileError, QpcError, QpcFormatError
 from qaic.qpc import Qpc
-from qaic.support.text import escape_unprintable
+from qaic.support.text import escape_unprintable, shape_text
 
 _Json = dict[str, Any]
 

@@ -5,14 +5,9 @@ from typing import Any
 
 from qaic.cli.qpc.facts import value_text
 from qaic.report.text import facts_text, rows_text
-from qaic.support.text import bytes_text, counted, escape_unprintable, three_digits
+from qaic.support.text import bytes_text, counted, escape_unprintable, shape_text, three_digits
 
 _Json = dict[str, Any]
-
-
-def shape_text(dims: Sequence[int]) -> str:
-    """Write dims as ``1x3x8x8``."""
-    return "x".join(str(dim) for dim in dims) or "scalar"
 
 
 def info_text(facts: _Json) -> str:

@@ -180,7 +180,7 @@ class _Inference:
             dims = binding.dims_for(found, f"{where}: {path}")
         part = self._checked(Part(binding, dims, (path,)), where)
         if found != part.nbytes:
-            refuse(where, f"{path} has {found} bytes; {_shape(dims)} takes {part.nbytes}")
+            refuse(where, f"{path} has {found} bytes; {list(dims)} takes {part.nbytes}")
         return part
 
     def _output(
@@ -201,13 +201,13 @@ class _Inference:
     def _checked(self, part: Part, where: str) -> Part:
         binding = part.binding
         if binding.allowed and not binding.partial and part.dims not in (binding.dims, *binding.allowed):
-            shapes = ", ".join(dict.fromkeys(map(_shape, binding.allowed)))
-            refuse(where, f"{binding.name!r} has no shape {_shape(part.dims)}; expected one of {shapes}")
+            shapes = ", ".join(dict.fromkeys(str(list(dims)) for dims in binding.allowed))
+            refuse(where, f"{binding.name!r} has no shape {list(part.dims)}; expected one of {shapes}")
         if not binding.accepts(part.nbytes):
             refuse(
                 where,
-                f"shape {_shape(part.dims)} has {part.nbytes} bytes; {binding.name!r} takes {binding.nbytes}"
-                f"{' or less' if binding.partial else ''} as {_shape(binding.dims)}",
+                f"shape {list(part.dims)} has {part.nbytes} bytes; {binding.name!r} takes {binding.nbytes}"
+                f"{' or less' if binding.partial else ''} as {list(binding.dims)}",
             )
         return part
 
@@ -267,10 +267,6 @@ def _dims(entry: dict[str, Any], where: str) -> tuple[int, ...] | None:
         refuse(where, f'"dims" is {str(dims)[:200]}; a list of up to {_MOST_DIMS} sizes is expected')
     # A scalar is written as one element.
     return tuple(dims) or (1,)
-
-
-def _shape(dims: tuple[int, ...]) -> str:
-    return "x".join(map(str, dims))
 
 
 _ROWS: Final = "userBuffers"

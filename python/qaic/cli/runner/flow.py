@@ -168,7 +168,7 @@ def _check_cores(qpc: rt.Qpc, ids: list[int], activations: int) -> None:
         total = rt.Util().getResourceInfo(number)[1].nspTotal
         if cores * activations > total > 0:
             raise DeviceBusyError(
-                f"device {number} has {total} cores; -a {activations} needs {cores * activations}",
+                f"device {number} has {counted(total, 'core')}; -a {activations} needs {cores * activations}",
                 code="device.busy",
                 hints=(f"the largest value is -a {total // cores}",),
             )

@@ -15,6 +15,7 @@ from qaic.report import Report
 from qaic.report.html import folded
 from qaic.stats.reports.advice import NOT_KNOWN, precisions
 from qaic.stats.reports.capture import Capture
+from qaic.support.text import counted
 from qaic.support.text import escape_html as escape
 
 #: smallest percentage of the time for which the title names a precision
@@ -91,7 +92,7 @@ def _subtitle(capture: Capture) -> str:
     run = readers[0].run
     inferences = len(capture.samples)
     facts = [
-        f"{inferences} {'inference' if inferences == 1 else 'inferences'}",
+        counted(inferences, "inference"),
         f"stats level {run.stats_level}",
         *([f"{run.batch_size} samples per inference"] if int(run.batch_size) > 1 else ()),
     ]
@@ -108,7 +109,7 @@ def _subtitle(capture: Capture) -> str:
 def _device(capture: Capture) -> str:
     if capture.is_cpu:
         return "the CPU device"
-    return "one device" if capture.devices == 1 else f"{capture.devices} devices"
+    return counted(capture.devices, "device")
 
 
 def _producers(capture: Capture) -> str:

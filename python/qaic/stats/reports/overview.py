@@ -56,7 +56,7 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
     span = capture.median(lambda sample: sample.span_us)
     if span is None:
         return ["no inference was measured on the device"]
-    where = "the CPU device" if capture.is_cpu else f"{capture.devices} device{'s' * (capture.devices != 1)}"
+    where = "the CPU device" if capture.is_cpu else counted(capture.devices, "device")
     count = len(capture.samples)
     spans = [found for sample in capture.samples if (found := sample.span_us)]
     spread = "one sample"

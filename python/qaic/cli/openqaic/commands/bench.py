@@ -189,8 +189,8 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
     if measured_s < _SHORTEST_S:
         p50, least, most = (duration(latency[f"{name}_us"]) for name in ("p50", "min", "max"))
         return (
-            f"median: {p50}, {least} to {most} (streams: {streams}); {counted(latency['count'], 'inference')} in"
-            f" {duration(1e6 * measured_s)} are too few for a rate: --seconds 2 measures longer"
+            f"median: {p50}, {least} to {most} (streams: {streams}); {counted(latency['count'], 'inference')}"
+            f" in {duration(1e6 * measured_s)}: too few for a rate; --seconds 2 measures longer"
         )
     return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {streams})"
 

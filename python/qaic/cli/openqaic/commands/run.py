@@ -27,7 +27,7 @@ from qaic.cli.openqaic.tensor_files import find_differences, naming_files, read_
 from qaic.errors import OptionError
 from qaic.report.text import rows_text
 from qaic.support.status_line import status_line
-from qaic.support.text import counted, duration
+from qaic.support.text import counted, duration, shape_text
 
 _TOLERANCE = 1e-5
 _TOLERANCE_HINT = "--rtol X and --atol X allow relative and absolute errors"
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [
         [
             name,
-            "x".join(map(str, array.shape)) or "scalar",
+            shape_text(array.shape),
             array.dtype,
             *map(described[name].get, ("min", "mean", "max", "not_finite")),
         ]

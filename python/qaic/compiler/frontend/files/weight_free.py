@@ -76,7 +76,7 @@ class CheckpointFiles:
                 what,
                 code="external_data",
                 found=f"no tensor {place.key!r} in {str(path)!r}",
-                expected=f"one of its {len(tensors)} tensors",
+                expected=f"one of its {counted(len(tensors), 'tensor')}",
                 fix="the checkpoint belongs to another model, or export the model again",
             )
         return found
