@@ -190,9 +190,12 @@ crate::errors! {
             segment: String = "constantsdesc.bin".into(), needed: u64 = 16, found: u64 = 3,
         } => "qpc.segment_too_short",
         /// A payload has changed since the container was written.
-        #[error("segment {segment} of {container} is damaged: the CRC of its data is {computed:#010x}, expected {stored:#010x}")]
+        #[error(
+            "segment {segment} of {container} is damaged: the CRC of its data is {computed:#010x}, expected {stored:#010x}"
+        )]
         CrcMismatch {
-            segment: String = "constants.bin".into(), container: String = "programqpc.bin".into(), stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b,
+            segment: String = "constants.bin".into(), container: String = "programqpc.bin".into(),
+            stored: u32 = 0x1a2b_3c4d, computed: u32 = 0x5e6f_7a8b,
         } => "qpc.crc_mismatch" hint "copy the container again, or compile the model again",
         // Messages.
         /// A protobuf message cannot be decoded.
