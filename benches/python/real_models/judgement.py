@@ -106,7 +106,9 @@ def _judge(file: Path, precision: str, specification: dict[str, Any]) -> Judgeme
             with qaic.Session(file, output_dir=Path(folder) / "qpc", **wanted) as session:
                 found = [[outputs[name] for name in names] for outputs in map(session.run, samples)]
     except QaicError as error:
-        return Judgement("refused", message=f"{error.code}: {_line(error)}")
+        return Judgement(
+            "refused", message=_line("; fix: ".join([f"{error.code}: {error.message}", *error.hints]))
+        )
     judgement = _compared(expected, found)
     if precision == "float32":
         optimized = _engine_session(file, specification, levels.ORT_ENABLE_ALL)
@@ -182,8 +184,8 @@ def _array(draw: np.random.Generator, shape: list[int], kind: type[Any], how: di
     return draw.integers(low, high, shape).astype(kind)
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:400]
 
 
 if __name__ == "__main__":
