@@ -9,7 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from PIL import Image, ImageDraw, ImageFont
+
+try:
+    from PIL import Image, ImageDraw, ImageFont
+except ImportError:
+    raise SystemExit("Pillow is missing: pip install pillow") from None
 
 import qaic
 

@@ -1,8 +1,10 @@
 """``qaic.devices``: the devices of this process as values."""
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from qaic import _core
+from qaic.errors import DeviceNotFoundError
 from qaic.support.text import counted
 
 
@@ -81,6 +83,21 @@ class DeviceList(tuple[Device, ...]):
         ]
         columns = columns_of("id:int | name | kind | status | cores free | MB free | active programs:int")
         return Table("devices", "Devices", columns, rows, None if rows else "no devices")._repr_html_()
+
+
+#: explanation and fixes for an empty list of devices
+NO_DEVICES: Final = (
+    "no card responds, or QAIC_VISIBLE_DEVICES hides all devices; QAIC_KMD=emu emulates a card, and "
+    "QAIC_DEVICE=cpu runs programs on the host"
+)
+
+
+def device_ids(context: _core.Context) -> list[int]:
+    """Return the ids of all devices. Raises DeviceNotFoundError if there are none."""
+    ids = context.ids()
+    if not ids:
+        raise DeviceNotFoundError("no device was found", code="device.not_found", hints=(NO_DEVICES,))
+    return ids
 
 
 def devices() -> DeviceList:

@@ -92,7 +92,8 @@ def _program_in(folder: Path) -> Path:
     if not path.exists():
         models = sorted(entry.name for entry in folder.glob("*.onnx"))
         which = "one of these files" if models[1:] else "that file"
-        instead = f"; it contains {', '.join(models[:3])}: pass {which}" if models else ""
+        more = f" and {len(models) - 3} more" if models[3:] else ""
+        instead = f"; it contains {', '.join(models[:3])}{more}: pass {which}" if models else ""
         raise FileNotFoundError(errno.ENOENT, f"the folder contains no {QPC_FILE_NAME}{instead}", str(folder))
     return path
 

@@ -335,7 +335,8 @@ class Session(Measurements):
         try:
             return (self._loaded or self._ensure_loaded()).run(input_dict, out, output_names, timeout)
         except InputError as error:
-            # Common forms need no check. Other forms were refused before the inference started.
+            # Arrays by name are the common form. Other forms are refused before the inference starts, so the
+            # call is repeated with converted arguments.
             named, memory = self._named(input_dict), outputs_memory(out)
             if error.code not in _OTHER_FORMS or (named is input_dict and memory is out):
                 raise
@@ -562,7 +563,7 @@ class Session(Measurements):
         num_inferences = checked_count(num_inferences, inf_time)
         inputs: Mapping[str, ArrayLike]
         if input_dict is None:
-            inputs = random_inputs(self._inputs, self._ensure_loaded().input_shapes()[0])
+            inputs = random_inputs(self._inputs, self.qpc.network_descriptor)
         else:
             inputs = self._named(input_dict)
         completed, elapsed_ns = self._ensure_loaded().run_benchmark(inputs, num_inferences, inf_time)

@@ -134,6 +134,6 @@ def test_no_card_is_called_so(path, monkeypatch, capsys):
     monkeypatch.delenv("QAIC_KMD_EMULATE", raising=False)
     assert runner_tool(["-t", str(program)]) == 3
     errors = capsys.readouterr().err
-    assert "error: no card responds" in errors
+    assert "error: no device was found [device.not_found]" in errors
     assert "QS_NODEV" not in errors
-    assert "hint: without QAIC_DEVICE, or with QAIC_DEVICE=cpu, the program runs on the host" in errors
+    assert "QAIC_KMD=emu emulates a card, and QAIC_DEVICE=cpu runs programs on the host" in errors

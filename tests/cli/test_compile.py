@@ -353,7 +353,7 @@ def test_verbosity(model, out, capsys, monkeypatch):
         assert compiled(model, out, "-ols=2", *flags) == 0
         errors.append(capsys.readouterr().err)
     assert errors[0] == ""
-    assert "note: recorded, no effect on the cpu target: ols\n" in errors[1]
+    assert "note: recorded, no effect on the cpu target: -ols\n" in errors[1]
     assert "QAIC_COMPILER_OPTS_UNSUPPORTED" not in errors[1]
     assert errors[2].count("debug: QAIC_COMPILER_OPTS_UNSUPPORTED is for the vendor's compiler") == 1
     assert errors[2] == errors[3] == errors[4]

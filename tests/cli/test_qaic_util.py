@@ -312,7 +312,7 @@ def test_reset_of_one_address(run):
 def test_version(run):
     code, out, err = run("-V")
     assert (code, err) == (0, "")
-    assert re.fullmatch(r"qaic-util, openqaic \d+\.\d+\.\d+\S*\n", out)
+    assert re.fullmatch(r"qaic-util \d+\.\d+\.\d+\S*\n", out)
 
 
 @pytest.mark.parametrize(

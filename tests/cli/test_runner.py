@@ -183,8 +183,34 @@ def test_outputs_that_differ_are_reported_at_the_end(tool, pair, tmp_path):
     assert code == 1
     assert stats(lines)[0] == 3
     assert "error: output 'difference/out' differs in 3 of 3 inferences; " in err
-    assert f"inference 0: output 'difference/out' differs from {tmp_path / 'd'}: 2 of 24 bytes" in err
-    assert "the first at 10: 0x80, 0x00 expected" in err
+    assert f"inference 0: output 'difference/out' differs from {tmp_path / 'd'}: 1 of 6 elements" in err
+    assert "the largest error is 1, at 2: found 1.0, expected 2.0" in err
+    assert "hint: --rtol X and --atol X allow" in err
+
+
+def test_the_last_of_two_values_of_an_option_applies_with_a_warning(tool, program):
+    code, lines, err = tool("-t", program, "-n", "5", "--num-iter", "2")
+    assert code == 0
+    assert stats(lines)[0] == 2
+    assert err == "warning: --num-iter has two values: 2 replaces 5\n"
+    assert tool("-t", program, "-n", "2", "-n", "2")[2] == ""
+
+
+def test_equal_numbers_with_other_bits_differ_without_a_tolerance(tool, pair, tmp_path):
+    zeros = np.zeros(6, np.float32)
+    files = [
+        "-i",
+        raw(tmp_path, "a", zeros),
+        "-i",
+        raw(tmp_path, "b", zeros),
+        "-o",
+        raw(tmp_path, "s", zeros),
+    ]
+    files += ["-o", raw(tmp_path, "d", -zeros), "-n", "1"]
+    code, _, err = tool("-t", pair, *files)
+    assert code == 1
+    assert "6 of 24 bytes, the first at 3: 0x00, 0x80 expected" in err
+    assert tool("-t", pair, *files, "--atol", "0")[0] == 0
 
 
 def test_random_inputs_are_the_same_in_every_run_and_bounded(tool, tmp_path):
@@ -356,8 +382,10 @@ def test_outputs_are_compared_within_a_tolerance(tool, pair, tmp_path, error, fl
     files = ["-i", raw(tmp_path, "a", a), "-i", raw(tmp_path, "b", b), "-o", raw(tmp_path, "s", a + b)]
     found, _, err = tool("-t", pair, *files, "-o", raw(tmp_path, "d", difference), "-n", "3", *flags)
     assert found == code, err
-    if code and flags:
-        assert "1 of 6 elements exceed the tolerance, most at 3: 2.0, " in err
+    if code:
+        assert "1 of 6 elements; the largest error is " in err
+        assert ", at 3: found 2.0, expected " in err
+        assert "[runner.different_output]" in err
 
 
 def test_a_tolerance_without_something_to_compare_is_refused(tool, program):
@@ -446,10 +474,11 @@ def test_faults_of_the_device_end_the_run(tool, program, noop, plan, options, co
 def test_more_activations_than_cores_are_a_device_failure(tool, program):
     code, _, err = tool("-t", program, "-a", "17")
     assert code == 3
-    assert (
-        err
-        == "error: device 0 has 16 cores; -a 17 needs 17 [device.busy]\nhint: the largest value is -a 16\n"
+    expected = (
+        "error: device 0 has 16 cores; -a 17 needs 17 [runner.activations]\n"
+        "hint: the largest value is -a 16\n"
     )
+    assert err == expected
 
 
 @pytest.mark.parametrize(
@@ -471,7 +500,8 @@ def test_more_activations_than_cores_are_a_device_failure(tool, program):
         (["-D", "0:0"], 2, "-D '0:0' names a device twice"),
         (["-D", "0:1,2"], 2, "-D '0:1,2' is neither"),
         (["-D", ""], 2, "expected text, found ''"),
-        (["-d", "5"], 3, "Device 5 invalid; the ids are: 0"),
+        (["-d", "5"], 3, "Device 5 invalid; the ids are: 0 [device.not_found]"),
+        (["--time", "-1"], 2, "--time is -1; a number of seconds greater than 0 is expected"),
         (["-D", "0:9"], 3, "Device 9 invalid"),
         (["-p", "maybe"], 2, "expected one of on, off, found 'maybe'"),
         (["-i", "x", "--aic-batch-json-input", "y"], 2, "are different sources of inputs"),

@@ -96,7 +96,8 @@ ELSEWHERE = {
 }
 
 
-# Options that do not change a graph of two operators, and options that act when a program is loaded or run.
+# Options without a visible effect here: they do not change a graph of two operators, or act when a program is
+# loaded or run.
 SATISFIED = {
     "always_expand_onnx_functions",
     "combine_inputs",

@@ -22,7 +22,7 @@ def capture(*nodes):
     for number, (_, _, time) in enumerate(nodes):
         ops.append({"oc": number, "start_u": start, "dur_u": time, "flags": 64})
         start += time
-    return Capture([made.buffer(program, {(0, 0): ops}, span=(90, start + 10), device=1)])
+    return Capture([made.buffer(program, {(0, 0): ops}, span=(90, start + 10), device=1)] * 3)
 
 
 def bars(text):

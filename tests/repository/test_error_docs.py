@@ -21,7 +21,8 @@ MESSAGES_FROM_ELSEWHERE = {
     "compile.model_changed", "compile.weight_spec", "devices.json", "option.cache_limit",
     "option.calibration_sample", "option.command_line", "option.conflict", "option.invalid_file",
     "option.model_inputs", "option.no_flag_text", "option.only_for_tools", "option.output_shapes",
-    "option.unknown", "qpc.plan", "runner.batch_json", "runner.options", "stats.layout",
+    "option.unknown", "qpc.plan", "runner.batch_json",
+    "runner.different_output", "runner.options", "stats.layout",
     "stats.no_descriptor", "stats.not_a_layout", "stats.opstats_schema", "stats.opstats_version",
 }  # fmt: skip
 

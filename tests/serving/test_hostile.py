@@ -69,6 +69,10 @@ def tensor(**changes):
         ({"inputs": [tensor(data=[[0.0] * 15, [0.0]])]}, "its lists differ"),
         ({"inputs": [tensor(data=["1"] * 16)]}, "not an array of numbers"),
         ({"inputs": [tensor(data=[None] * 16)]}, "not an array of numbers"),
+        (
+            {"inputs": [tensor(data=[float("nan")] * 16)]},
+            "'data' of input 'x': it is not JSON (NaN and Infinity",
+        ),
         ({"inputs": [tensor(datatype="INT64", data=[10**30] * 16)]}, "does not convert"),
         ({"inputs": [tensor(datatype="INT32", data=[0.5] * 16)]}, "does not convert"),
         ({"inputs": [tensor(datatype="INT8", data=[300] * 16)]}, "int8 holds -128 to 127"),

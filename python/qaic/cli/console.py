@@ -176,6 +176,22 @@ class HelpFormatter(argparse.HelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
+class _Store(argparse.Action):
+    """Stores the value of an option, with a warning if the command line already has another."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = getattr(namespace, self.dest, None)
+        if option_string and given not in (None, self.default, values):
+            print_message("warning", f"{option_string} has two values: {values} replaces {given}")
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser with the exit codes and messages of this package."""
 
@@ -183,6 +199,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"formatter_class": HelpFormatter, **kwargs})
+        self.register("action", None, _Store)
 
     def add_version(self) -> None:
         """Declare ``-V``, which shows the name of the tool and the version of the package."""

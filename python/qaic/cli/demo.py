@@ -57,7 +57,7 @@ class FileTypeModel:
             raise StateError(
                 "the demo's model is not installed: no package magika with a model.onnx was found",
                 code="demo.model_missing",
-                hints=("pip install magika",),
+                hints=("pip install --no-deps magika",),
             )
         folder = next((path for path in models if path.name == _NEWEST_KNOWN), models[-1])
         config = json.loads((folder / "config.min.json").read_text())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from qaic import __version__, _core, rt
 from qaic.cli.console import SUCCESS
-from qaic.errors import DeviceError
+from qaic.device_list import device_ids
 from qaic.rt import device_info
 from qaic.support.text import escape_unprintable
 
@@ -254,15 +254,9 @@ class DeviceSource:
         """Describe the requested devices. Blocking: cards are queried one after the other.
 
         `wanted` are device ids, or ``None`` for all. Returns the devices in the order of their ids, and the
-        ids that no device has. Raises DeviceError if there are none.
+        ids that no device has. Raises DeviceNotFoundError if there are none.
         """
-        ids = self._context.ids()
-        if not ids:
-            raise DeviceError(
-                "no device was found",
-                code="device.list",
-                hints=("cards are searched for on the PCI bus; unset QAIC_DEVICE to use virtual cards",),
-            )
+        ids = device_ids(self._context)
         unknown = sorted({number for number in wanted or () if number not in ids})
         chosen = sorted(set(ids) if wanted is None else set(ids) & set(wanted))
         return [self._describe(number) for number in chosen], unknown

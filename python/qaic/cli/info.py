@@ -10,6 +10,7 @@ from typing import Any
 from qaic import __version__, _core
 from qaic.cli.console import Parser, print_json, print_line, print_text
 from qaic.cli.openqaic.arguments import add_json, set_examples
+from qaic.device_list import NO_DEVICES
 from qaic.errors import DeviceError
 from qaic.report.text import facts_text, rows_text
 
@@ -45,8 +46,7 @@ def device_lines(devices: list[dict[str, Any]]) -> Iterator[str]:
         [[device[fact] for fact in facts] for device in devices],
     )
     if not devices:
-        yield "no card responds, or QAIC_VISIBLE_DEVICES hides all devices;"
-        yield "without QAIC_DEVICE, or with QAIC_DEVICE=cpu, programs run on the host"
+        yield NO_DEVICES
     for device in devices:
         if device["reason"]:
             # Errors of a card begin with its number.

@@ -69,7 +69,7 @@ def _tool(argv: Sequence[str]) -> int:
     if arguments.version:
         from qaic import __version__
 
-        print_line(f"qaic-util, openqaic {__version__}")
+        print_line(f"qaic-util {__version__}")
         return SUCCESS
     if arguments.soc_reset or arguments.enable_mdp:
         return _act(arguments)

@@ -17,6 +17,8 @@ from qaic.support.text import bytes_text, counted, duration, shortened
 _SHOWN_NODES: Final = 3
 #: smallest gain that is larger than the uncertainty of a forecast
 _LEAST_GAIN: Final = 1.05
+#: ratio of the ends of an interval from which the order of configurations has no meaning
+_UNCERTAIN: Final = 100
 #: verdict of `qaic.accuracy` -> that of the section
 _VERDICTS: Final = {"equal": "yes", "good": "yes", "fair": "perhaps", "wrong": "no"}
 #: title of a section -> the word that its verdict answers
@@ -222,6 +224,9 @@ def _speed(one: Checked) -> Section:
         ranking = one.ranking(one.analysis.sets[0])
         chosen = {objective: ranking.best(objective) for objective in OBJECTIVES}
         data["candidates"] = len(ranking)
+        rates = [found.samples_per_s for several in chosen.values() for found in several]
+        if any(high > _UNCERTAIN * low for low, _, high in rates):
+            sentences.append("The intervals are too wide to choose a configuration; measure on a card.")
         tables.append(_best_table(chosen))
     data |= {objective: [_configuration_json(one, c) for c in found] for objective, found in chosen.items()}
     lines = _best_lines(one, {objective: found[0] for objective, found in chosen.items() if found})

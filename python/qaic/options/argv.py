@@ -238,7 +238,7 @@ def _forwarded(item: RawOption) -> list[str]:
 
 
 #: keywords that are not English words: keywords of several words, and this keyword
-_ONE_WORD: Final = frozenset({"batchsize"})
+_ONE_WORD: Final = frozenset({"batchsize", "mos", "ols"})
 _QUOTED: Final = r"""(?<!\w)'(?:[^'\\\n]|\\.)*'(?!\w)|"(?:[^"\\\n]|\\.)*"|`[^`\n]*`"""
 #: name of an option in an options file
 _IN_FILE: Final = r" \([^()\n]*, line \d+\)"

@@ -1,14 +1,14 @@
 """Arguments and results of ``Session.run_benchmark``."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qaic.errors import OptionConflictError, OptionError
-from qaic.runtime.shapes import ShapeDict
+from qaic.runtime.shapes import ShapeDict, allowed_shapes, default_shapes
 
 _DEFAULT_INFERENCES: Final = 40
 _LARGEST_COUNT: Final = 2**64 - 1
@@ -45,12 +45,17 @@ def checked_count(num_inferences: int | None, inf_time: float | None) -> int | N
     return num_inferences
 
 
-def random_inputs(inputs: ShapeDict, shapes: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
-    """Return data for a benchmark: floats in [0, 1); integers 0 or 1, which most models accept as indices."""
+def random_inputs(inputs: ShapeDict, network: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return inputs for a program: floats in [0, 1); integers 0 or 1, which most models accept as indices.
+
+    `network` is the network descriptor, which contains the combinations of shapes.
+    """
     generator = np.random.default_rng(0)
-    return {
-        name: (generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)).astype(
-            dtype
-        )
-        for (name, (_, dtype)), shape in zip(inputs.items(), shapes, strict=True)
-    }
+    shapes = default_shapes({name: shape for name, (shape, _) in inputs.items()}, allowed_shapes(network))
+
+    def values(name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        shape = shapes[name]
+        drawn = generator.random(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
+        return drawn.astype(dtype)
+
+    return {name: values(name, dtype) for name, (_, dtype) in inputs.items()}

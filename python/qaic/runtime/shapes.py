@@ -1,8 +1,8 @@
 """Shape dictionaries, and conversion of arrays to the required shapes."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from qaic.support.text import counted
 #: device types of DLPack for host memory: plain, pinned for two kinds of device, or shared with them
 _HOST: Final = 1
 _HOST_MEMORY: Final = frozenset({_HOST, 3, 11, 13})
+_Key = TypeVar("_Key", int, str)
 
 
 class ShapeAndType(NamedTuple):
@@ -38,6 +39,26 @@ class ShapeDict(dict[str, ShapeAndType]):
     def __call__(self) -> Self:
         """Return the dictionary itself."""
         return self
+
+
+def allowed_shapes(network: Mapping[str, Any]) -> list[dict[str, tuple[int, ...]]]:
+    """Return the shapes of all bindings for each combination in a network descriptor; empty for only one."""
+    names = [binding["name"] for binding in (*network.get("inputs", ()), *network.get("outputs", ()))]
+    return [
+        dict(zip(names, (tuple(shape.get("dims", ())) for shape in entry["shapes"]), strict=False))
+        for entry in network.get("allowed_shapes", ())
+    ]
+
+
+def default_shapes(
+    compiled: dict[_Key, tuple[int, ...]], allowed: Sequence[dict[_Key, tuple[int, ...]]]
+) -> dict[_Key, tuple[int, ...]]:
+    """Return the compiled shapes, or the first combination if the program does not accept them together.
+
+    The compiled shape of a binding has the largest size of each dimension, which no specialization need have.
+    """
+    accepts_compiled = not allowed or any(compiled.items() <= shapes.items() for shapes in allowed)
+    return compiled if accepts_compiled else allowed[0]
 
 
 def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: bool) -> NDArray[Any]:  # noqa: FBT001

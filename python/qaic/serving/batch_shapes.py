@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qaic.compiler.reports.row_independence import why_dependent
 from qaic.errors import InputError, InputShapeError, MissingInputError, StateError
-from qaic.runtime.shapes import coerce
+from qaic.runtime.shapes import allowed_shapes, coerce
 from qaic.session import Session
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
@@ -213,13 +213,10 @@ def _combinations(session: Session) -> list[tuple[dict[str, Shape], dict[str, Sh
     """List the shapes of inputs and of outputs that the program accepts together."""
     inputs = {spec.name: spec.shape for spec in session.inputs}
     outputs = {spec.name: spec.shape for spec in session.outputs}
-    network = session.qpc.network_descriptor
-    names = [binding["name"] for binding in (*network.get("inputs", ()), *network.get("outputs", ()))]
-    combinations = []
-    for entry in network.get("allowed_shapes", ()):
-        dims = [tuple(shape.get("dims", ())) for shape in entry["shapes"]]
-        named = dict(zip(names, dims, strict=False))
-        combinations.append(({name: named[name] for name in inputs}, {name: named[name] for name in outputs}))
+    combinations = [
+        ({name: shapes[name] for name in inputs}, {name: shapes[name] for name in outputs})
+        for shapes in allowed_shapes(session.qpc.network_descriptor)
+    ]
     return combinations or [(inputs, outputs)]
 
 

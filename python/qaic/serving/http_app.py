@@ -64,7 +64,10 @@ class HttpApp:
             _Route(f"{control}/unload", self._unload, methods=["POST"]),
             _Route("/metrics", self._metrics),
         ]
-        router = Router(self.routes, default=_json({"error": "Not Found"}, 404))
+        router = Router(
+            self.routes,
+            default=_json({"error": "this path does not exist; the paths begin with /v2/models/NAME"}, 404),
+        )
         self.app = SiteCheck(router, self._limits.allowed_hosts, checks_host=checks_host)
 
     async def _infer(self, request: Request) -> Response:
@@ -226,8 +229,9 @@ class _Route(Route):  # type: ignore[misc]
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] not in self.methods:
-            response = _json({"error": "Method Not Allowed"}, 405)
-            response.headers["allow"] = ", ".join(sorted(self.methods))
+            allowed = ", ".join(sorted(self.methods))
+            response = _json({"error": f"found the method {scope['method']}, expected {allowed}"}, 405)
+            response.headers["allow"] = allowed
         else:
             request = Request(scope, receive)
             try:

@@ -309,7 +309,7 @@ class Repository:
 
 def _text(error: Exception) -> str:
     if isinstance(error, QaicError):
-        return error.message
+        return "; ".join((error.message, *error.hints))
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return f"{type(error).__name__}: {error}"

@@ -184,7 +184,7 @@ def _from_json(
     except InputError as error:
         count = error.context.get("found")
         raise _malformed(
-            f"'data' of input {name!r} {error.message}"
+            f"'data' of input {name!r}: {error.message} (NaN and Infinity can be sent as binary data)"
             if count is None
             else f"input {name!r} has {counted(count, 'number')}; "
             f"shape {str(list(shape))[:200]} has {expected}"

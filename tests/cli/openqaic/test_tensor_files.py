@@ -35,30 +35,30 @@ def _files(tmp_path, monkeypatch):
 @pytest.mark.parametrize("file", ["own.npz", "other.npz", "both.npz", "x.npy", "x.raw"])
 @pytest.mark.parametrize("inputs", [INPUTS, ONE])
 def test_a_name_takes_one_array(file, inputs):
-    found = read_inputs([f"bytes={file}"], inputs)
+    found = read_inputs([f"bytes={file}"], inputs, {})
     assert found.keys() == {"bytes"}
     np.testing.assert_array_equal(found["bytes"], X)
 
 
 def test_an_archive_without_a_name_has_all_by_theirs():
-    found = read_inputs(["both.npz"], INPUTS)
+    found = read_inputs(["both.npz"], INPUTS, {})
     assert found.keys() == {"bytes", "mask"}
 
 
 @pytest.mark.parametrize("file", ["own.npz", "other.npz", "both.npz", "x.npy", "x.raw"])
 def test_a_name_that_no_input_has_is_refused_whatever_the_file(file):
     with pytest.raises(InputError, match=r"no input 'byte'; it has bytes.*did you mean 'bytes'") as caught:
-        read_inputs([f"byte={file}"], ONE)
+        read_inputs([f"byte={file}"], ONE, {})
     assert caught.value.code == "run.input_name"
 
 
 def test_an_archive_of_others_is_refused():
     with pytest.raises(InputError, match="the file has no array 'bytes'; it has a, b"):
-        read_inputs(["bytes=others.npz"], ONE)
+        read_inputs(["bytes=others.npz"], ONE, {})
     with pytest.raises(InputError, match="has no input 'a'"):
-        read_inputs(["others.npz"], ONE)
+        read_inputs(["others.npz"], ONE, {})
     with pytest.raises(InputError, match="given twice"):
-        read_inputs(["bytes=own.npz", "bytes=x.npy"], ONE)
+        read_inputs(["bytes=own.npz", "bytes=x.npy"], ONE, {})
 
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
@@ -72,7 +72,7 @@ def pictures():
 
 
 def read_pixels(file, shape, dtype=np.float32, pixels=UNCHANGED):
-    return read_inputs([file], ShapeDict({"x": ShapeAndType(shape, np.dtype(dtype))}), pixels)["x"]
+    return read_inputs([file], ShapeDict({"x": ShapeAndType(shape, np.dtype(dtype))}), {}, pixels)["x"]
 
 
 @pytest.mark.parametrize("shape", [(3, 6, 5), (1, 3, 6, 5), (2, 3, 6, 5), (6, 5, 3), (2, 6, 5, 3)])

@@ -383,7 +383,8 @@ def _figures(output: OutputAccuracy) -> Iterator[str]:
     """Yield the errors of an output; only remarks if it has none."""
     if not output.is_equal:
         yield f"SQNR {decibel_text(output.sqnr_db)}"
-        yield f"cosine {three_digits(output.cosine)}"
+        if not math.isnan(output.cosine):
+            yield f"cosine {three_digits(output.cosine)}"
         if not math.isnan(output.same):
             yield f"{percentage(100 * output.same)} % equal decisions"
         yield f"largest error {three_digits(output.largest_error)}"

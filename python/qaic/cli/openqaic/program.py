@@ -77,7 +77,7 @@ def measured(
         status_line(lambda: f"measuring {counted(inferences, 'inference')}"),
     ):
         shapes = session.model_input_shape_dict
-        feeds = read_inputs(inputs, shapes, pixels)
+        feeds = read_inputs(inputs, shapes, session.qpc.network_descriptor, pixels)
         with naming_files(inputs, shapes):
             for _ in range(warm_up):
                 session.run(feeds)

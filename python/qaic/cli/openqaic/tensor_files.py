@@ -24,9 +24,9 @@ from qaic.support.text import counted
 
 
 def read_inputs(
-    given: Sequence[str], inputs: ShapeDict, pixels: Pixels = UNCHANGED
+    given: Sequence[str], inputs: ShapeDict, network: Mapping[str, Any], pixels: Pixels = UNCHANGED
 ) -> dict[str, NDArray[Any]]:
-    """Read arrays of a command line; without any, return random inputs. Blocking.
+    """Read arrays of a command line; without any, return random inputs for a network descriptor. Blocking.
 
     `given` are ``NAME=FILE``, or ``FILE`` if the program has one input or the file is an ``.npz`` with names.
     ``NAME=FILE.npz`` reads the array of this name, or the only array. Pictures are converted by `pixels`.
@@ -35,7 +35,7 @@ def read_inputs(
     be read.
     """
     if not given:
-        return random_inputs(inputs, [shape for shape, _ in inputs.values()])
+        return random_inputs(inputs, network)
     found: dict[str, NDArray[Any]] = {}
     for text in given:
         for name, array in _arrays(text, inputs, pixels):

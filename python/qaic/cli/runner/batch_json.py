@@ -24,8 +24,8 @@ from qaic.cli.runner.network import (
     Request,
     check_count,
     file_bytes,
-    plain_outputs,
     resolve,
+    with_plain_outputs,
 )
 from qaic.errors import InputError
 from qaic.options.names import unknown_keys
@@ -134,11 +134,20 @@ class _Inference:
             if part.binding.position in given:
                 refuse(f"{self._where}[{number}]", f"{part.binding.name!r} is listed a second time")
             given[part.binding.position] = part
-        default = self._default_dims(list(given.values()))
-        return Request(
-            [given.get(binding.position) or self._kept(binding) for binding in self._network.inputs],
-            [given.get(binding.position) or default(binding) for binding in self._network.outputs],
-        )
+        inputs = [given.get(binding.position) or self._kept(binding) for binding in self._network.inputs]
+        # Unlisted outputs have the shapes that match the listed ones, or stay on the device.
+        shapes = self._network.shapes_with(list(given.values()))
+        outputs = [
+            given.get(binding.position)
+            or Part(
+                binding,
+                SKIPPED
+                if self._network.keeps(binding) or binding.is_statistics
+                else shapes.get(binding.position, binding.dims),
+            )
+            for binding in self._network.outputs
+        ]
+        return Request(inputs, outputs)
 
     def _part(self, entry: object, where: str) -> Part:
         if not isinstance(entry, dict):
@@ -216,28 +225,6 @@ class _Inference:
             refuse(self._where, f"input {binding.name!r} has no data, and the device keeps no state for it")
         return Part(binding, SKIPPED)
 
-    def _default_dims(self, given: list[Part]) -> Any:
-        """Choose shapes of unlisted outputs that fit the listed shapes."""
-        shaped = [part for part in given if part.binding.allowed and not part.skipped]
-        counts = {len(part.binding.allowed) for part in shaped}
-        variant = next(
-            (
-                number
-                for number in range(min(counts, default=0))
-                if all(part.dims == part.binding.allowed[number] for part in shaped)
-            ),
-            None,
-        )
-
-        def default(binding: Binding) -> Part:
-            if self._network.keeps(binding) or binding.is_statistics:
-                return Part(binding, SKIPPED)
-            if variant is not None and variant < len(binding.allowed):
-                return Part(binding, binding.allowed[variant])
-            return Part(binding, binding.dims)
-
-        return default
-
 
 def _item_bytes(entry: dict[str, Any], where: str) -> int:
     size = entry.get("elem-size")
@@ -307,7 +294,7 @@ def read_bindings(path: Path, network: Network) -> Request:
         for binding, (where, row) in zip(wanted, given, strict=True)
     }
     inputs = [parts.get(binding.position) or Part(binding, SKIPPED) for binding in network.inputs]
-    return Request(inputs, plain_outputs(network))
+    return with_plain_outputs(network, inputs)
 
 
 def _number(row: object, where: str) -> int:

@@ -170,8 +170,8 @@ def _refuse_contradictions(options: RunnerOptions) -> bool:
         raise _conflict("-d and -D both select devices; give one of them")
     if options.num_iter is not None and options.time is not None:
         raise _conflict("-n and --time both set the length of the run; give one of them")
-    if options.time == 0:
-        raise _conflict("--time is 0; a number of seconds greater than 0 is expected")
+    if options.time is not None and options.time <= 0:
+        raise _conflict(f"--time is {options.time:g}; a number of seconds greater than 0 is expected")
     if (message := contradiction(options)) is not None:
         raise _conflict(message)
     sources = {

@@ -1,12 +1,13 @@
 """Steps of ``qaic-runner`` after its command line is parsed: open, place, load, run, report."""
 
 import shlex
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from qaic import _core, rt
-from qaic.cli.console import DEVICE, FAILURE, SUCCESS, print_line, print_message
+from qaic.cli.console import SUCCESS, print_line, print_message
 from qaic.cli.runner.command_line import RunRequest
 from qaic.cli.runner.latencies import (
     Latencies,
@@ -21,7 +22,16 @@ from qaic.cli.runner.network import Network, Request
 from qaic.cli.runner.outputs import Comparer, Tolerance, Writer, require_plain_transfers, written_range
 from qaic.cli.runner.profiling import Recording, checked_folder, device_metrics, metric_lines, statistics_of
 from qaic.cli.runner.sources import requests_of
-from qaic.errors import DeviceBusyError, DeviceError, InputError, OptionError, QaicError
+from qaic.device_list import device_ids
+from qaic.errors import (
+    DeviceBusyError,
+    DeviceError,
+    DeviceNotFoundError,
+    InferenceError,
+    InputError,
+    OptionError,
+    QaicError,
+)
 from qaic.model_path import missing_file
 from qaic.options.rows.runner import COUNTED, RunnerOptions
 from qaic.support.program_names import QPC_FILE_NAME
@@ -54,15 +64,14 @@ class _Plan(NamedTuple):
 def run(request: RunRequest) -> int:
     """Run the program; returns the exit code. Raises QaicError if the program cannot run to its end."""
     options, named = request.options, list(request.devices)
-    if (code := _check_devices(named)) != SUCCESS:
-        return code
+    _check_devices(named)
     context = rt.Context(rt.QIDList(named))
     level = options.verbose
     context.setLogLevel(_LOG_LEVELS[level] if level < len(_LOG_LEVELS) else _LOG_LEVELS[0])
     plan = _plan(request)
     ids = named if request.is_device_map else _chosen(context, plan.qpc, named)
-    if not named and (code := _check_devices(ids)) != SUCCESS:
-        return code
+    if not named:
+        _check_devices(ids)
     if options.verbose:
         print_line(f"Device: {':'.join(map(str, ids))}")
         print_line(f"Program: {request.program}")
@@ -71,7 +80,8 @@ def run(request: RunRequest) -> int:
 
 def _plan(request: RunRequest) -> _Plan:
     options = request.options
-    qpc = rt.Qpc(_container(request.program))
+    with _specific_errors():
+        qpc = rt.Qpc(_container(request.program))
     if options.pre_post_processing == "off":
         require_plain_transfers(request.program)
     for text in request.unused:
@@ -98,6 +108,17 @@ def _plan(request: RunRequest) -> _Plan:
     statistics = statistics_of(request.program)
     profiles = checked_folder(request.profiling, statistics) if request.profiling else None
     return _Plan(qpc, network, requests, writer, comparer, statistics, profiles, count)
+
+
+@contextmanager
+def _specific_errors() -> Iterator[None]:
+    """Raise the cause of a failed construction, which is more specific, and has its own exit code."""
+    try:
+        yield
+    except (rt.ExceptionInit, rt.ExceptionNullPtr) as error:
+        if isinstance(error.__cause__, QaicError | OSError):
+            raise error.__cause__ from None
+        raise
 
 
 def _wanted(request: RunRequest) -> tuple[int, int]:
@@ -137,28 +158,20 @@ def _container(folder: Path) -> str:
     return str(folder)
 
 
-def _check_devices(ids: list[int]) -> int:
-    util = rt.Util()
-    status, known = util.getDeviceIds()
-    if status == rt.QStatus.QS_NODEV:
-        # Virtual cards always exist, so the user asked for cards only.
-        raise DeviceError(
-            "no card responds: neither the kernel driver nor the emulated driver shows a device",
-            code="device.none",
-            hints=("without QAIC_DEVICE, or with QAIC_DEVICE=cpu, the program runs on the host",),
-        )
-    if status != rt.QStatus.QS_SUCCESS:
-        raise DeviceError(f"the devices cannot be listed: {status.name}", code="device.list")
+def _check_devices(ids: list[int]) -> None:
+    known = device_ids(_core.Context())
     for number in ids:
         if number not in known:
-            print_message("error", f"Device {number} invalid; the ids are: {', '.join(map(str, known))}")
-            return DEVICE
-        status, info = util.getDeviceInfo(number)
+            raise DeviceNotFoundError(
+                f"Device {number} invalid; the ids are: {', '.join(map(str, known))}", code="device.not_found"
+            )
+        status, info = rt.Util().getDeviceInfo(number)
         if status != rt.QStatus.QS_SUCCESS or info.devStatus != rt.QDevStatus.QDS_READY:
-            hint = f"`qaic-util -q -d {number}` shows its state"
-            print_message("error", f"device {number} is not ready", hint)
-            return DEVICE
-    return SUCCESS
+            raise DeviceError(
+                f"device {number} is not ready",
+                code="device.unavailable",
+                hints=(f"`qaic-util -q -d {number}` shows its state",),
+            )
 
 
 def _check_cores(qpc: rt.Qpc, ids: list[int], activations: int) -> None:
@@ -169,7 +182,7 @@ def _check_cores(qpc: rt.Qpc, ids: list[int], activations: int) -> None:
         if cores * activations > total > 0:
             raise DeviceBusyError(
                 f"device {number} has {counted(total, 'core')}; -a {activations} needs {cores * activations}",
-                code="device.busy",
+                code="runner.activations",
                 hints=(f"the largest value is -a {total // cores}",),
             )
 
@@ -196,7 +209,7 @@ def _pick(context: rt.Context, qpc: rt.Qpc, ids: list[int]) -> int:
 def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequest) -> int:
     options = request.options
     _check_cores(plan.qpc, ids, options.aic_num_of_activations)
-    try:
+    with _specific_errors():
         inference_set = rt.InferenceSet(
             context,
             plan.qpc,
@@ -205,19 +218,15 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
             options.aic_num_of_activations,
             _properties(options, ids),
         )
-    except (rt.ExceptionInit, rt.ExceptionNullPtr) as error:
-        # The cause is more specific, and has its own exit code.
-        if isinstance(error.__cause__, QaicError):
-            raise error.__cause__ from None
-        raise
     memory = InputMemory(plan.requests, (options.aic_batch_max_memory or _BATCH_MEGABYTES) * _MEGABYTE)
     handles = options.in_flight_per_activation * options.aic_num_of_activations
     in_flight = min(handles, plan.iterations or handles)
-    batch = plan.network.batch
+    samples = [request.samples(plan.network) for request in plan.requests]
     progress = RunProgress()
     loop = Loop(
         inference_set=inference_set,
         requests=plan.requests,
+        samples=samples,
         memory=memory,
         activations=options.aic_num_of_activations,
         most_in_flight=min(in_flight, memory.most_in_flight or in_flight),
@@ -230,9 +239,7 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     latencies = Latencies(inference_set) if options.stats or options.json is not None else None
     with ExitStack() as reporters:
         if options.live_reporting:
-            reporters.enter_context(
-                rate_reporter(progress, batch, options.live_reporting_period or _PERIOD_MS)
-            )
+            reporters.enter_context(rate_reporter(progress, options.live_reporting_period or _PERIOD_MS))
         if options.stats and latencies is not None:
             reporters.enter_context(latency_reporter(latencies))
         metrics = reporters.enter_context(device_metrics(inference_set)) if plan.statistics else None
@@ -244,7 +251,13 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     if recording is not None:
         recording.finish(progress.completed)
     print_line(" ---- Stats ----")
-    print_line(_stats_line(progress.completed, elapsed_ns, batch))
+    microseconds, batch = elapsed_ns // 1000, max(samples)
+    samples_per_s = _per_second(progress.samples, microseconds)
+    # The vendor's form; scripts take the last line that contains "Inf/Sec".
+    print_line(
+        f"InferenceCnt {progress.completed} TotalDuration {microseconds}us BatchSize {batch} "
+        f"Inf/Sec {samples_per_s:.3f}"
+    )
     if latencies is not None:
         summary = latencies.summary()
         print_line(final_line(summary, in_flight))
@@ -257,8 +270,9 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
                 "batch_size": batch,
                 "warm_up": options.warm_up,
                 "inferences": progress.completed,
-                "duration_us": elapsed_ns // 1000,
-                "inferences_per_second": _rate(progress.completed, elapsed_ns, batch),
+                "duration_us": microseconds,
+                "inferences_per_second": _per_second(progress.completed, microseconds),
+                "samples_per_second": samples_per_s,
                 "latency": summary,
             }
             write_json(options.json, result)
@@ -266,13 +280,17 @@ def _run_plan(plan: _Plan, context: rt.Context, ids: list[int], request: RunRequ
     for line in metric_lines(metrics) if metrics else ():
         print_line(line)
     differences = plan.comparer.report(progress.completed) if plan.comparer is not None else []
-    for text in differences:
-        print_message("error", f"{text}")
-    if options.verbose and plan.comparer is not None and not differences:
+    if differences:
+        raise InferenceError(
+            "\n".join(differences),
+            code="runner.different_output",
+            hints=("--rtol X and --atol X allow relative and absolute errors of floating-point outputs",),
+        )
+    if options.verbose and plan.comparer is not None:
         print_line(f"Outputs as expected: {counted(progress.completed, 'inference')}")
     if options.verbose:
         print_line(f"{counted(progress.completed, 'inference')} completed successfully")
-    return FAILURE if differences else SUCCESS
+    return SUCCESS
 
 
 def _properties(options: RunnerOptions, ids: list[int]) -> rt.InferenceSetProperties:
@@ -285,12 +303,5 @@ def _properties(options: RunnerOptions, ids: list[int]) -> rt.InferenceSetProper
     return properties
 
 
-def _rate(count: int, elapsed_ns: int, batch: int) -> float:
-    return count * 1e6 / max(1, elapsed_ns // 1000) * batch
-
-
-def _stats_line(count: int, elapsed_ns: int, batch: int) -> str:
-    microseconds = elapsed_ns // 1000
-    rate = _rate(count, elapsed_ns, batch)
-    # The vendor's form; scripts take the last line that contains "Inf/Sec".
-    return f"InferenceCnt {count} TotalDuration {microseconds}us BatchSize {batch} Inf/Sec {rate:.3f}"
+def _per_second(count: int, microseconds: int) -> float:
+    return count * 1e6 / max(1, microseconds)

@@ -94,20 +94,22 @@ class RunProgress:
 
     def __init__(self) -> None:
         self.completed = 0
+        #: samples of the completed inferences
+        self.samples = 0
         #: failure in another thread that must end the run
         self.fault: BaseException | None = None
 
 
-def rate_reporter(progress: RunProgress, batch: int, period_ms: int) -> AbstractContextManager[None]:
+def rate_reporter(progress: RunProgress, period_ms: int) -> AbstractContextManager[None]:
     """Report the number of completed inferences, and the rate of samples in the last period."""
-    last_count, last_time = 0, time.perf_counter()
+    last_count, last_samples, last_time = 0, 0, time.perf_counter()
 
     def report() -> None:
-        nonlocal last_count, last_time
-        count, now = progress.completed, time.perf_counter()
-        rate = (count - last_count) / (now - last_time) * batch
+        nonlocal last_count, last_samples, last_time
+        count, samples, now = progress.completed, progress.samples, time.perf_counter()
+        rate = (samples - last_samples) / (now - last_time)
         print_line(f"Live: InferenceCnt {count} Period {count - last_count} Inf/Sec {rate:.3f}")
-        last_count, last_time = count, now
+        last_count, last_samples, last_time = count, samples, now
 
     return repeated(report, period_ms / 1e3)
 

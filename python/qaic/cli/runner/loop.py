@@ -18,16 +18,9 @@ from qaic.errors import (
     DeviceNotFoundError,
     DeviceTimeoutError,
     InferenceError,
-    QaicError,
 )
 
 _OK = rt.QStatus.QS_SUCCESS
-_DEVICE_ERRORS: dict[rt.QStatus, type[QaicError]] = {
-    rt.QStatus.QS_NOMEM: DeviceMemoryError,
-    rt.QStatus.QS_NODEV: DeviceNotFoundError,
-    rt.QStatus.QS_TIMEDOUT: DeviceTimeoutError,
-    rt.QStatus.QS_DEV_ERROR: DeviceError,
-}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,6 +32,8 @@ class Loop:
     activations: int
     #: Requests in the order of their runs; the first follows the last.
     requests: Sequence[Request]
+    #: Samples of each request.
+    samples: Sequence[int]
     #: Inputs of the requests.
     memory: "InputMemory"
     #: Number of handles that are used.
@@ -60,7 +55,7 @@ class Loop:
         self.writer = self.comparer = None
         self.run(count, None)
         self.writer, self.comparer = kept
-        self.progress.completed = 0
+        self.progress.completed = self.progress.samples = 0
 
     def run(self, count: int | None, seconds: float | None) -> int:
         """Run ``count`` inferences, or for ``seconds``. Blocking.
@@ -123,6 +118,7 @@ class Loop:
         if status != _OK:
             _fail(status, f"inference {iteration}: its handle was not returned")
         self.progress.completed += 1
+        self.progress.samples += self.samples[iteration % len(self.samples)]
         if self.progress.fault is not None:
             raise self.progress.fault
 
@@ -138,8 +134,19 @@ class Loop:
 
 
 def _fail(status: rt.QStatus, what: str) -> NoReturn:
-    kind = _DEVICE_ERRORS.get(status, InferenceError)
-    raise kind(f"{what}: {status.name}", code=f"runner.{status.name.lower()}")
+    match status:
+        case rt.QStatus.QS_NOMEM:
+            raise DeviceMemoryError(f"{what} (QS_NOMEM): see the log above", code="runner.qs_nomem")
+        case rt.QStatus.QS_NODEV:
+            raise DeviceNotFoundError(f"{what} (QS_NODEV): see the log above", code="runner.qs_nodev")
+        case rt.QStatus.QS_TIMEDOUT:
+            raise DeviceTimeoutError(f"{what} (QS_TIMEDOUT): see the log above", code="runner.qs_timedout")
+        case rt.QStatus.QS_DEV_ERROR:
+            raise DeviceError(f"{what} (QS_DEV_ERROR): see the log above", code="runner.qs_dev_error")
+        case rt.QStatus.QS_INVAL:
+            raise InferenceError(f"{what} (QS_INVAL): see the log above", code="runner.qs_inval")
+        case _:
+            raise InferenceError(f"{what} ({status.name}): see the log above", code="runner.qs_error")
 
 
 class InputMemory:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qaic import rt
 from qaic.errors import InputError
+from qaic.runtime.shapes import default_shapes
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 from qaic.support.text import counted
 
@@ -53,17 +54,24 @@ class Binding(NamedTuple):
 
     def dims_for(self, nbytes: int, where: str) -> tuple[int, ...]:
         """Return the shape of a buffer of this size. Raises InputError if no shape has this size."""
-        if nbytes == self.nbytes:
-            return self.dims
-        fitting = {dims for dims in self.allowed if prod(dims) * self.item_bytes == nbytes}
+        shapes = dict.fromkeys(self.allowed or (self.dims,))
+        fitting = [dims for dims in shapes if prod(dims) * self.item_bytes == nbytes]
         if len(fitting) == 1:
-            return fitting.pop()
+            return fitting[0]
         rows = nbytes * self.dims[0] // self.nbytes if self.dims and self.nbytes else 0
         if self.partial and nbytes < self.nbytes and rows and rows * self.nbytes == nbytes * self.dims[0]:
             return (rows, *self.dims[1:])
+        if fitting:
+            raise InputError(
+                f"{where} has {nbytes} bytes, the size of several shapes of {self.name!r}: "
+                f"{', '.join(str(list(dims)) for dims in fitting)}",
+                code="runner.file_size",
+                hints=('"dims" in the file of --aic-batch-json-input selects a shape',),
+            )
+        sizes = sorted({prod(dims) * self.item_bytes for dims in shapes})
         smaller = " or less" if self.partial else ""
         raise InputError(
-            f"{where} has {nbytes} bytes; {self.name!r} takes {self.nbytes}{smaller}",
+            f"{where} has {nbytes} bytes; {self.name!r} takes {' or '.join(map(str, sizes))}{smaller}",
             code="runner.file_size",
             hints=(_RAW,) if where.endswith((".npy", ".npz")) else (),
         )
@@ -72,7 +80,7 @@ class Binding(NamedTuple):
 class Network:
     """A program's bindings.
 
-    `inputs` and `outputs` are the bindings in order. `batch` is the batch size of the compiled program.
+    `inputs` and `outputs` are the bindings in order. `batch` is the largest batch size of the program.
     """
 
     def __init__(self, inputs: Sequence[Binding], outputs: Sequence[Binding], batch: int) -> None:
@@ -80,6 +88,16 @@ class Network:
         self.outputs = list(outputs)
         self.batch = max(1, batch)
         by_name = {output.name: output for output in outputs}
+        shaped = [binding for binding in (*inputs, *outputs) if binding.allowed]
+        positions = [binding.position for binding in shaped]
+        #: shapes that the program accepts together, by position; empty if there is only one combination
+        self._combinations = [
+            dict(zip(positions, shapes, strict=True))
+            for shapes in zip(*(binding.allowed for binding in shaped), strict=False)
+        ]
+        self._default = default_shapes(
+            {binding.position: binding.dims for binding in shaped}, self._combinations
+        )
         self._state = {
             binding.name: by_name[binding.name + RETAINED_STATE_SUFFIX]
             for binding in inputs
@@ -104,6 +122,19 @@ class Network:
                 )
             )
         return cls(*sides, qpc.getInfo().program[0].batchSize)
+
+    def shapes_with(self, parts: Sequence["Part"]) -> dict[int, tuple[int, ...]]:
+        """Return the shapes of the combination of these buffers, for the bindings that have several.
+
+        Without buffers, and for buffers that no combination has, these are the default shapes.
+        """
+        shaped = [part for part in parts if part.binding.allowed and not part.skipped]
+        if not shaped:
+            return self._default
+        for shapes in self._combinations:
+            if all(part.dims == shapes[part.binding.position] for part in shaped):
+                return shapes
+        return self._default
 
     def keeps(self, binding: Binding) -> bool:
         """Return True if the device keeps a value for this input, or keeps this output for an input."""
@@ -158,6 +189,15 @@ class Request(NamedTuple):
     inputs: list[Part]
     outputs: list[Part]
 
+    def samples(self, network: Network) -> int:
+        """Return the number of samples, which is the first dimension of an input with the batch in it."""
+        rows = (
+            part.dims[0]
+            for part in self.inputs
+            if not part.skipped and part.binding.dims and part.binding.dims[0] == network.batch
+        )
+        return next(rows, network.batch)
+
     @property
     def input_bytes(self) -> int:
         """Number of bytes of its inputs in memory."""
@@ -184,9 +224,14 @@ def file_bytes(path: Path) -> int:
     return path.stat().st_size
 
 
-def plain_outputs(network: Network) -> list[Part]:
-    """Return all outputs with their compiled shapes, without statistics, which take time."""
-    return [Part(binding, SKIPPED if binding.is_statistics else binding.dims) for binding in network.outputs]
+def with_plain_outputs(network: Network, inputs: list[Part]) -> Request:
+    """Return an inference with all outputs, in matching shapes, without statistics, which take time."""
+    shapes = network.shapes_with(inputs)
+    outputs = [
+        Part(binding, SKIPPED if binding.is_statistics else shapes.get(binding.position, binding.dims))
+        for binding in network.outputs
+    ]
+    return Request(inputs, outputs)
 
 
 def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
@@ -199,7 +244,7 @@ def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
         Part(binding, binding.dims_for(file_bytes(path), str(path)), (path,))
         for binding, path in zip(network.inputs, files, strict=True)
     ]
-    return Request(inputs, plain_outputs(network))
+    return with_plain_outputs(network, inputs)
 
 
 def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where: str) -> Request:
@@ -220,7 +265,7 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
                     code="runner.file_size",
                 )
         inputs.append(Part(binding, binding.dims, tuple(files)))
-    return Request(inputs, plain_outputs(network))
+    return with_plain_outputs(network, inputs)
 
 
 def check_count(bindings: Sequence[Binding], given: int, where: str, kind: str = "input") -> None:
@@ -240,11 +285,11 @@ def check_count(bindings: Sequence[Binding], given: int, where: str, kind: str =
 
 
 def of_data(network: Network, arrays: Sequence[NDArray[Any]]) -> Request:
-    """Return an inference whose inputs are in memory, as raw bytes."""
-    inputs = [
-        Part(binding, binding.dims, data=array) for binding, array in zip(network.inputs, arrays, strict=True)
-    ]
-    return Request(inputs, plain_outputs(network))
+    """Return an inference with the default shapes, whose inputs are the first of these bytes."""
+    shapes = network.shapes_with(())
+    parts = [Part(binding, shapes.get(binding.position, binding.dims)) for binding in network.inputs]
+    inputs = [part._replace(data=array[: part.nbytes]) for part, array in zip(parts, arrays, strict=True)]
+    return with_plain_outputs(network, inputs)
 
 
 def resolve(path: str, folder: Path) -> Path:

@@ -136,7 +136,7 @@ class Comparer:
             for binding, path in zip(outputs, files, strict=True):
                 if binding.is_statistics:
                     continue
-                if (nbytes := file_bytes(path)) != binding.nbytes:
+                if not binding.accepts(nbytes := file_bytes(path)):
                     raise InputError(
                         f"-o {path} has {nbytes} bytes; {binding.name!r} has {binding.nbytes}",
                         code="runner.file_size",
@@ -176,20 +176,21 @@ class Comparer:
         self, binding: Binding, expected: NDArray[np.uint8], found: NDArray[np.uint8]
     ) -> str | None:
         """Return a text about the difference of two outputs; None if it is within the tolerance."""
-        if self._tolerance is None or binding.data_type not in _FLOATS or len(expected) != len(found):
+        if binding.data_type not in _FLOATS or len(expected) != len(found):
             return _difference(expected, found)
         wanted, given = (_floats(content, binding.data_type) for content in (expected, found))
-        relative, absolute = self._tolerance
+        relative, absolute = self._tolerance or (0.0, 0.0)
         beyond = ~np.isclose(given, wanted, rtol=relative, atol=absolute, equal_nan=True)
         if not beyond.any():
-            return None
+            # Zeros of different sign and other bits of NaN are equal numbers.
+            return None if self._tolerance else _difference(expected, found)
         with np.errstate(invalid="ignore"):
             off = np.where(beyond, np.abs(given - wanted), -1.0)
         # NaN counts as the largest difference.
         place = int(np.argmax(off))
         return (
-            f"{np.count_nonzero(beyond)} of {len(given)} elements exceed the tolerance, most at {place}: "
-            f"{given[place]}, {wanted[place]} expected"
+            f"{np.count_nonzero(beyond)} of {len(given)} elements; the largest error is {off[place]:.3g}, at "
+            f"{place}: found {given[place]}, expected {wanted[place]}"
         )
 
     def _expected(self, path: Path) -> NDArray[np.uint8]:

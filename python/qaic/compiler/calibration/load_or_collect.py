@@ -291,8 +291,8 @@ def source_of(graph: Model, options: CompileOptions) -> SampleSource:
     if options.use_random_input_data is None:
         warn(
             "calibration.random_samples",
-            "no samples are given (input_list_file, calibration_data): ranges are measured on "
-            f"{RANDOM_SAMPLES} samples of random data, which do not show accuracy",
+            "no samples are given with input_list_file, or calibration_data in Python: ranges are measured "
+            f"on {RANDOM_SAMPLES} samples of random data, which do not show accuracy",
         )
     kind = options.use_random_input_data or "uniform"
     return RandomSource(inputs, kind, index_limits(graph.proto.graph, graph.facts.shapes))

@@ -95,13 +95,14 @@ def _values(found: dict[str, list[str]], named: Iterable[str]) -> tuple[str, ...
 def _tell_missing(missing: list[str], count: int, names: InlinedNames) -> None:
     """Warn about names without a value, or refuse a list that has only such names."""
     if missing and len(missing) == count:
-        near = nearest_name(missing[0], names.known(), 0.4)
+        known = list(names.known())
+        near = nearest_name(missing[0], known)
         raise refuse(
             "the names of node_precision_info_file",
             code="unknown_nodes",
             found=f"no node of the model among {listing(missing)}",
-            expected="names of the outputs of nodes" + (f", as {near!r}" if near else ""),
-            fix="use names from the model; names of nodes are not accepted",
+            expected=f"names of the outputs of nodes, such as {repr(near) if near else listing(known, 3)}",
+            fix="names of nodes are not accepted; `openqaic inspect MODEL nodes` lists the outputs of nodes",
             context={"names": missing[:100]},
         )
     if missing:

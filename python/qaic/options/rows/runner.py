@@ -57,7 +57,7 @@ class RunnerOptions:
     num_iter: int | None = tool_option(
         Int(ge=1), None, "Inferences; default: 40, or each input of a batch once.", "n"
     )
-    time: float | None = tool_option(Float(ge=0, unit="seconds"), None, "Duration of the run, instead of -n.")
+    time: float | None = tool_option(Float(unit="seconds"), None, "Duration of the run, instead of -n.")
     aic_num_of_activations: int = tool_option(
         Int(ge=1), 1, "Number of instances of the program.", "a", "aic-num-activations", effect=Effect.TIMING
     )
@@ -141,7 +141,7 @@ class RunnerOptions:
     write_output_dir: Path | None = tool_option(
         FilePath("directory"),
         None,
-        "Folder for outputs, created if missing; default: the current folder.",
+        "Folder for outputs, created if its parent exists; default: the current folder.",
         effect=Effect.FILE,
     )
     dump_input_buffers: bool = _switch("Also write the inputs of these inferences.", effect=Effect.FILE)
@@ -183,7 +183,7 @@ class RunnerOptions:
     aic_profiling_out_dir: Path | None = tool_option(
         FilePath("directory"),
         None,
-        "Folder for profiles, created if missing; default: the current folder.",
+        "Folder for profiles, created if its parent exists; default: the current folder.",
         effect=Effect.DIAGNOSTIC,
     )
     aic_lib_path: Path | None = tool_option(

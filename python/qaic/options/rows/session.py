@@ -20,7 +20,7 @@ class SessionOptions:
     model_path: Path | None = option(
         FilePath("model"),
         None,
-        "Model to compile (`.onnx`) or container to load (`.bin`).",
+        "Model to compile (`.onnx`). A Session also loads a container (`.bin`).",
         flag=Flag("m", others=("model",)),
     )
     options_path: Path | None = option(

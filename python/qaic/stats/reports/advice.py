@@ -16,6 +16,9 @@ _ONE_NODE: Final = 25.0
 _MUCH_OVERHEAD: Final = 30.0
 _MOSTLY_FLOAT32: Final = 90.0
 
+#: number of samples from which a long node is not a disturbance of one inference
+_FEWEST_SAMPLES: Final = 3
+
 NOT_KNOWN: Final = "unknown"
 _COLUMNS: Final = (Column("hazard"), Column("reason"), Column("remedy"))
 #: a share of the time, and a row of the table
@@ -56,6 +59,8 @@ def _converted(capture: Capture) -> _Advice:
 
 
 def _one_node(capture: Capture) -> _Advice:
+    if len(capture.samples) < _FEWEST_SAMPLES:
+        return
     times = Sums(capture.typical, lambda facts: facts.nodes).of()
     ordinary = spreads(capture, lambda facts: facts.nodes)
     total = sum(times.values())

@@ -128,7 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
                 hints=("give --streams 1",),
             )
         inputs = session.model_input_shape_dict
-        feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
+        network = session.qpc.network_descriptor
+        feeds = read_inputs(arguments.inputs, inputs, network, pixels_of(arguments))
         with naming_files(arguments.inputs, inputs), status_line(lambda: "loading"):
             session.setup()
             load_s = time.perf_counter() - started

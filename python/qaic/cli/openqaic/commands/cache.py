@@ -65,9 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
         print_line(
             f"{counted(len(before), 'program')}, {bytes_text(sum(one.nbytes for one in before))} in {folder}"
         )
-        if before:
-            # The example has the current size in MiB, so it removes nothing.
-            print_line(f"next: openqaic cache prune --limit {-(-sum(one.nbytes for one in before) >> 20)}M")
         return SUCCESS
     limit = 0 if arguments.action == "clear" else arguments.limit
     if limit is None and (limit := size_limit()) is None:

@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     program = open_program(arguments)
     with Session(program.path, **device_options(arguments)) as session:
         inputs = session.model_input_shape_dict
-        feeds = read_inputs(arguments.inputs, inputs, pixels_of(arguments))
+        network = session.qpc.network_descriptor
+        feeds = read_inputs(arguments.inputs, inputs, network, pixels_of(arguments))
         with naming_files(arguments.inputs, inputs), status_line(lambda: "running"):
             session.setup()
             started = time.perf_counter()
