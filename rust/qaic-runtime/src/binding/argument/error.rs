@@ -34,7 +34,7 @@ qaic_qpc::errors! {
             "out[{name:?}] is {found}; a writable, aligned, C-contiguous {dtype} array of shape {shape:?} is expected"
         )]
         OutputArray {
-            name: String = "logits".into(), found: String = "float64 of shape [1, 10]".into(),
+            name: String = "logits".into(), found: String = "float64 of shape (1, 10)".into(),
             dtype: &'static str = "float32", shape: Vec<usize> = vec![1, 10],
         } => "output.array" [name],
         /// Two outputs would be written to the same memory.
