@@ -13,6 +13,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 import qaic
 from qaic import stats
@@ -247,6 +248,37 @@ def test_the_trace_has_host_and_device(measured, tmp_path):
     profile.trace(tmp_path / "trace.pftrace")
     assert (tmp_path / "trace.pftrace").read_bytes() == profile.trace(format="perfetto")
     assert (tmp_path / "trace.pftrace").read_bytes() != profile.trace()
+
+
+def test_measured_inferences_of_a_program_with_several_threads_run_alone(tmp_path):
+    layers = 16
+    products = [helper.make_node("MatMul", [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(layers)]
+    shape = [64, 128]
+    built = model(
+        products,
+        [("x0", "float32", shape)],
+        [(f"x{layers}", "float32", shape)],
+        {"w": np.eye(128, dtype=np.float32)},
+    )
+    inputs = {"x0": np.arange(64 * 128, dtype=np.float32).reshape(shape)}
+    with (
+        qaic.Session(save(tmp_path, built), stats_level=70, aic_num_cores=2, set_size=4) as session,
+        session.profile(device=True) as profile,
+    ):
+        # With overlaps, the engine ends the process, or its profiles contain nodes of other inferences.
+        for result in session.map([inputs] * 100):
+            np.testing.assert_array_equal(result[f"x{layers}"], inputs["x0"])
+    events = json.loads(profile.trace())["traceEvents"]
+    spans = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event["ph"] == "X" and event["name"] == "Device_0-Execution"
+    )
+    assert spans
+    rounding_us = 0.002
+    if len(os.sched_getaffinity(0)) > 1:
+        for (_, end), (start, _) in itertools.pairwise(spans):
+            assert end <= start + rounding_us
 
 
 def test_a_trace_without_device(session):

@@ -16,6 +16,7 @@ use super::engine::{Engine, Graph, GraphOptions, Purpose};
 use super::optimized_graph::{GraphNode, SavedGraph};
 use super::state_rows::StateRows;
 use super::stats::{Description, ProgramStats};
+use super::turns::Turns;
 use crate::device::{DeviceId, DeviceKind};
 use crate::error::{DeviceError, ErrorDetail, RuntimeError};
 use crate::image::Image;
@@ -76,6 +77,8 @@ pub(in crate::device) struct Executable {
     pub(super) state_rows: Option<Arc<StateRows>>,
     pub(super) blocks: Option<Arc<BlockTensors>>,
     pub(super) stats: Option<Arc<ProgramStats>>,
+    // Only if the engine records threads in its profiles.
+    pub(super) turns: Option<Arc<Turns>>,
 }
 
 impl Executable {
@@ -107,7 +110,8 @@ impl Executable {
         let stats = description.map(|description| {
             ProgramStats::new(description, nodes, graph.engine(), graph.variants(), is_repeatable, begun_ns)
         });
-        Ok(Self { graph: Arc::new(graph), state_rows, blocks, stats })
+        let turns = (measures_ops && graph_options.intra_op_threads > 1).then(Arc::default);
+        Ok(Self { graph: Arc::new(graph), state_rows, blocks, stats, turns })
     }
 
     /// As [`crate::device::Activation::updates_state`].

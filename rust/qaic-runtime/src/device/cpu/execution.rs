@@ -12,8 +12,9 @@ use super::engine::{Bindings, Terminator};
 use super::executable::Executable;
 use super::state_rows::RowBindings;
 use super::stats::ExecStats;
+use super::turns::{Turn, Turns};
 use crate::device::HostTensors;
-use crate::error::RuntimeError;
+use crate::error::{ErrorDetail, RuntimeError};
 use crate::profiling::{Identity, Stages};
 
 /// Carries one inference at a time.
@@ -25,6 +26,9 @@ pub(in crate::device) struct Execution {
     stats: Option<ExecStats>,
     // True if the next execution is measured.
     is_announced: bool,
+    turns: Option<Arc<Turns>>,
+    // Turn of the next execution, if it must run alone.
+    turn: Option<Turn>,
 }
 
 impl Execution {
@@ -37,6 +41,8 @@ impl Execution {
             blocks: program.blocks.as_ref().map(BlockBindings::new),
             stats: program.stats.as_ref().map(ExecStats::new),
             is_announced: false,
+            turns: program.turns.clone(),
+            turn: None,
         })
     }
 
@@ -67,6 +73,7 @@ impl Execution {
         if repeats {
             self.repeat(tensors)?;
         }
+        self.turn = self.wait_for_turn(Turns::alone)?;
         if let Some(stats) = &mut self.stats {
             stats.begin(&mut self.bindings);
             self.is_announced = true;
@@ -107,6 +114,10 @@ impl Execution {
     }
 
     fn run(&mut self, tensors: &mut HostTensors<'_, '_>) -> Result<(), RuntimeError> {
+        let _turn = match self.turn.take() {
+            None => self.wait_for_turn(Turns::with_others)?,
+            turn => turn,
+        };
         let Self { bindings, state_rows, blocks, .. } = self;
         let mut compute = |tensors: &mut HostTensors<'_, '_>| match blocks {
             None => bindings.execute(tensors),
@@ -116,6 +127,21 @@ impl Execution {
             None => compute(tensors),
             Some(state_rows) => state_rows.execute(tensors, compute),
         }
+    }
+
+    /// Waits for the turn of the next execution; `None` if the program needs no turns. Ends early with
+    /// [`ErrorDetail::Interrupted`] after [`Terminator::terminate`].
+    fn wait_for_turn(
+        &self,
+        wait: impl FnOnce(&Arc<Turns>, &mut dyn FnMut() -> bool) -> Option<Turn>,
+    ) -> Result<Option<Turn>, RuntimeError> {
+        let Some(turns) = &self.turns else { return Ok(None) };
+        let terminator = self.bindings.terminator();
+        if terminator.clear() {
+            return Err(ErrorDetail::Interrupted.into());
+        }
+        let turn = wait(turns, &mut || terminator.take()).ok_or(ErrorDetail::Interrupted)?;
+        Ok(Some(turn))
     }
 
     /// Runs the inference once without a measurement, if the cost of the measurement is not known otherwise. The

@@ -20,6 +20,7 @@ mod profile;
 mod program;
 mod state_rows;
 mod stats;
+mod turns;
 
 pub use device::{check_program, save_optimized};
 

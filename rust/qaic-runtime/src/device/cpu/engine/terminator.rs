@@ -60,7 +60,7 @@ impl Terminator {
 
     /// Clears earlier requests before an execution begins. Costs one load if there are none. A concurrent request
     /// applies to the new execution. Returns true if the execution must not begin.
-    pub(super) fn clear(&self) -> bool {
+    pub(in crate::device::cpu) fn clear(&self) -> bool {
         if self.requested.load(Ordering::Acquire) {
             self.take();
         }
@@ -68,7 +68,7 @@ impl Terminator {
     }
 
     /// Returns true if a stop was requested since the last clear. Clears the request unless it was final.
-    pub(super) fn take(&self) -> bool {
+    pub(in crate::device::cpu) fn take(&self) -> bool {
         let _change = self.change.lock();
         if self.is_final.load(Ordering::Acquire) {
             return true;
