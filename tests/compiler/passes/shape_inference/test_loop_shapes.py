@@ -319,3 +319,69 @@ def test_scans_without_valid_counts_and_axes_are_refused(attributes, reason):
     inputs, outputs = [info("first", [3]), info("rows", [4, 3])], [info("y", None), info("z", None)]
     with pytest.raises(CompileError, match=reason):
         lowered(model_of([scan], inputs, outputs))
+
+
+@given(
+    trips=st.integers(1, 5),
+    step=st.integers(1, 2),
+    width=st.integers(1, 3),
+    is_reversed=st.booleans(),
+)
+def test_slices_whose_starts_a_loop_computes_have_the_shapes_of_a_run(trips, step, width, is_reversed):
+    """Exporters write chunks of a sequence as slices; the last one may be shorter."""
+    nodes = [
+        node("Mul", ["i", "step"], ["at"]),
+        node("Sub", ["last", "at"], ["from_end"]),
+        node("Unsqueeze", ["from_end" if is_reversed else "at", "zeros"], ["starts"]),
+        node("Add", ["starts", "width"], ["ends"]),
+        node("Slice", ["x", "starts", "ends", "axes"], ["t"]),
+        node("SequenceInsert", ["s", "t"], ["s1"]),
+        node("Identity", ["c"], ["d"]),
+    ]
+    lists = [helper.make_tensor_sequence_value_info(name, 1, None) for name in ("s", "s1")]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [info("i", [], INT64), info("c", [], BOOL), lists[0]],
+        [info("d", [], BOOL), lists[1]],
+    )
+    graph = [
+        node("SequenceEmpty", [], ["e"]),
+        node("Loop", ["trips", "", "e"], ["l"], body=body),
+        node("ConcatFromSequence", ["l"], ["y"], axis=1),
+    ]
+    constants = [
+        *(("trips", np.array(trips)), ("step", np.array(step)), ("last", np.array(5))),
+        *(("zeros", np.array([0])), ("axes", np.array([1])), ("width", np.array([width]))),
+    ]
+    model = model_of(graph, [info("x", [2, 6, 3])], [info("y", None)], constants)
+    x = np.arange(36, dtype=np.float32).reshape(2, 6, 3)
+    expected = run(model, {"x": x})["y"]
+    program = lowered(model)
+    assert [spec.dims for spec in program.outputs] == [expected.shape]
+    np.testing.assert_array_equal(run(whole(program), {"x": x})["y"], expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_branches_that_ask_for_the_rank_of_a_part_of_a_list(count, rank):
+    """The exporter of torch writes hstack in this way."""
+    nodes = [
+        node("SequenceConstruct", ["x"] * count, ["list"]),
+        node("SequenceAt", ["list", "zero"], ["first"]),
+        node("Shape", ["first"], ["sizes"]),
+        node("Size", ["sizes"], ["rank"]),
+        node("Equal", ["rank", "one"], ["is_vector"]),
+    ]
+    branches = {
+        name: helper.make_graph(
+            [node("ConcatFromSequence", ["list"], [name], axis=axis)], name, [], [info(name, None)]
+        )
+        for name, axis in (("then_branch", 0), ("else_branch", 1))
+    }
+    nodes.append(node("If", ["is_vector"], ["y"], **branches))
+    constants = [("zero", np.array(0)), ("one", np.array(1))]
+    dims = [3, 4][:rank]
+    model = model_of(nodes, [info("x", dims)], [info("y", None)], constants)
+    (spec,) = lowered(model).outputs
+    assert tuple(spec.dims) == run(model, {"x": np.ones(dims, np.float32)})["y"].shape

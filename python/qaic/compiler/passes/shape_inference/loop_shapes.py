@@ -5,7 +5,7 @@ returns a state with the shape of its first value, the state has this shape in e
 type annotations, which older exporters write, are inferred with these shapes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import onnx
@@ -27,9 +27,8 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import declared_dims, known_dims
 from qaic.compiler.passes.shape_inference import sequence_shapes
+from qaic.compiler.passes.shape_inference.sequence_shapes import Infer
 from qaic.errors import CompileError
-
-Infer = Callable[[onnx.ModelProto], onnx.ModelProto]
 
 #: indices of the operands of a Loop; states begin at the last index
 _COUNT, _CONDITION, _STATES = 0, 1, 2
@@ -66,7 +65,7 @@ def complete(found: onnx.ModelProto, infer: Infer) -> bool:
         results = [declared.get(name) for name in node.output] if standard(node, "If") else []
         if any(value is not None and known_dims(value) is None for value in results):
             learned |= _complete_branches(results, _branches(found, node, infer))
-    return sequence_shapes.complete(found, loops) or learned
+    return sequence_shapes.complete(found, loops, infer) or learned
 
 
 def _branches(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> list[onnx.ModelProto]:
@@ -232,15 +231,18 @@ def _model_of(
         if tensor.name in captured:
             captured.discard(tensor.name)
             edit.register_initializer(graph, tensor)
-    constants = {
-        n.output[0]: n for n in found.graph.node if standard(n, "Constant") and n.output[0] in captured
-    }
-    captured -= constants.keys()
+    # Inputs have no values, and sequences have no shape.
+    copied: list[onnx.NodeProto] = []
+    for one in reversed(found.graph.node):
+        if standard(one, "Constant", "SequenceConstruct", "SequenceEmpty") and one.output[0] in captured:
+            copied.insert(0, one)
+            captured.discard(one.output[0])
+            captured.update(one.input)
     for name in sorted(captured):
         if name in outer:
             edit.add_input(graph, outer[name])
-    if constants:
-        edit.set_nodes(graph, [*constants.values(), *graph.node])
+    if copied:
+        edit.set_nodes(graph, [*copied, *graph.node])
     return type(found)(
         ir_version=found.ir_version, opset_import=found.opset_import, functions=found.functions, graph=graph
     )
