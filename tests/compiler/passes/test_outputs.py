@@ -2,7 +2,7 @@
 
 import pytest
 
-from compiler_oracle import info, model_of, node
+from compiler_oracle import info, lowered, model_of, node
 from qaic.errors import CompileError
 from single_pass import applied, before, content
 
@@ -27,6 +27,16 @@ def test_named_results_follow_the_outputs():
     found = content(model)
     applied(NAMED, model, context)
     assert content(model) == found
+
+
+@pytest.mark.parametrize("option", [{"extra_output_tensors": ["a", "s"]}, {"all_intermediate_outputs": True}])
+@pytest.mark.parametrize("dims", [["n", 3], [7, 3], None])
+def test_results_that_the_file_describes_become_outputs(option, dims):
+    """The newer exporter of torch describes inner values, perhaps with the sizes of other inputs."""
+    model = chain()
+    model.graph.value_info.extend([info("a", dims), info("s", None, 7)])
+    outputs = lowered(model, onnx_define_symbol=[("n", 2)], **option).outputs
+    assert [(spec.name, spec.dims) for spec in outputs] == [("y", (2, 3)), ("a", (2, 3)), ("s", (2,))]
 
 
 def test_name_of_no_result_is_refused():

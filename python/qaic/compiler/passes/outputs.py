@@ -13,7 +13,13 @@ from qaic.compiler.diagnostics.messages import listing, note, refuse, warn
 from qaic.compiler.frontend.specialization import read_spec
 from qaic.compiler.frontend.value_options import as_outputs, inside_functions, unknown_result
 from qaic.compiler.ir.elem_types import BOOL
-from qaic.compiler.ir.graph_edits import add_output, drop_unneeded_nodes, remove_inputs, set_outputs
+from qaic.compiler.ir.graph_edits import (
+    add_output,
+    clear_shape,
+    drop_unneeded_nodes,
+    remove_inputs,
+    set_outputs,
+)
 from qaic.compiler.ir.graph_walk import values_read_by
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Context, Model, compiler_pass
@@ -80,9 +86,12 @@ def add_every(model: onnx.ModelProto, specialized: Sequence[onnx.ModelProto]) ->
 
 def _append(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     present = {value.name for value in graph.output}
+    described = {value.name: value for value in graph.value_info}
     for name in names:
         if name not in present:
-            add_output(graph, name)
+            # Onnx infers no type for an output that is also described as an inner value.
+            value = add_output(graph, described.get(name, name), name)
+            clear_shape(value)
 
 
 def _names_in(group: str, is_value: Callable[[str], bool], graph_names: Collection[str]) -> list[str]:
