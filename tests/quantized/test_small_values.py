@@ -324,6 +324,19 @@ def test_constants_that_equalize_channels_keep_digits(nodes):
     assert sqnr(*compiled(nodes, constants)) > 30
 
 
+@pytest.mark.parametrize("size", [0.1, 10, 1000])
+def test_normalized_responses_keep_their_digits(size):
+    """Results of an LRN have the scale of its operand, which may be much larger."""
+    nodes = [
+        node("Conv", ["x", "w"], ["p"]),
+        node("LRN", ["p"], ["n"], size=3, alpha=1.0, bias=1.0),
+        node("Conv", ["n", "k"], ["y"]),
+    ]
+    rng = np.random.default_rng(7)
+    constants = {"w": rng.standard_normal((4, 8, 1, 1)) * size, "k": rng.standard_normal((3, 4, 1, 1))}
+    assert sqnr(*compiled(nodes, constants)) > 25
+
+
 @pytest.mark.parametrize("reader", ["Sin", "Cos"])
 def test_phases_keep_their_digits(reader):
     nodes = [PARTS[0], node("Mul", ["s0", "hundred"], ["p"]), node(reader, ["p"], ["y"])]

@@ -197,15 +197,16 @@ class SmallValues:
         return is_masked and not all(map(self._parameters.profiled, unknown))
 
     def _keep_picked(self, node: onnx.NodeProto) -> None:
-        """Keep a node whose results are too small for the scale of its operand, and its producers."""
-        if not standard(node, *_PICKING) or not self._parameters.profiled(node.input[0]):
+        """Keep a node whose results are too small for the scale of its operand, and producers of parts."""
+        if not standard(node, "LRN", *_PICKING) or not self._parameters.profiled(node.input[0]):
             return
         needed = self._step(node.input[0]) * _LEAST_LEVELS
         maker: onnx.NodeProto | None = node
         if any(0 < self._size(node.output[position]) < needed for position in results(node)):
             while maker is not None:
                 self._reasons.setdefault(node_key(maker), FloatReason.UNLIKE_RANGES)
-                maker = self._makers.get(maker.input[0]) if maker.op_type in VALUE_PRESERVING else None
+                is_part = maker.op_type in VALUE_PRESERVING and maker.op_type != "LRN"
+                maker = self._makers.get(maker.input[0]) if is_part else None
 
     def _keep_head(self, name: str) -> None:
         """Keep the product that computes an output if its weights leave too few levels for some channels."""
