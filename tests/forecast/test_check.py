@@ -494,7 +494,7 @@ def test_samples_calibrate_the_check_and_its_compile_lines(model, tmp_path, monk
     lines = [found["operators"]["next"][""], found["speed"]["latency"][0]["compile"]]
     # Random samples have any batch; others run as printed only with their own.
     for line in lines[:1] if form == "random" else lines:
-        if form in {"list", "random"}:
+        if form in {"list", "archive", "random"}:
             assert main(shlex.split(line)[1:]) == 0
             path = Path("program/programqpc.bin")
         else:
