@@ -1,8 +1,7 @@
 //! Containers written to a file in blocks, so that constants of any size need little memory.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -10,12 +9,13 @@ use std::thread;
 use thiserror::Error;
 
 use crate::bytes::to_u64;
+use crate::chunked_file::ChunkedFile;
 use crate::crc::Crc32;
 use crate::error::QpcError;
 use crate::writer::{Layout, SegmentSpec};
 
-/// Number of bytes that are summed and written at a time, so that they stay in the cache.
-const CHUNK_BYTES: usize = 1 << 20;
+/// Number of bytes that are summed and copied at a time, so that they stay in the cache.
+const STEP_BYTES: usize = 1 << 20;
 /// Most threads that compute blocks; each holds one block in memory.
 const MOST_THREADS: usize = 8;
 
@@ -52,9 +52,8 @@ pub enum FileWriterError {
 pub struct FileWriter {
     /// Path of the file.
     pub path: PathBuf,
-    file: File,
+    file: ChunkedFile,
     segments: Vec<Segment>,
-    total_bytes: u64,
     is_finished: bool,
 }
 
@@ -71,16 +70,17 @@ impl FileWriter {
     /// not exist.
     pub fn create(path: &Path, specs: Vec<SegmentSpec>, alignment: u64) -> Result<Self, FileWriterError> {
         let layout = Layout::in_memory(&specs, alignment)?;
-        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-        let segments = specs
+        let created = OpenOptions::new().write(true).create_new(true).open(path)?;
+        let segments: Vec<_> = specs
             .into_iter()
             .zip(&layout.payload_starts)
             .map(|(spec, &start)| Segment { spec, start, written: 0, crc: Crc32::default() })
             .collect();
-        let total_bytes = layout.total_size;
-        let mut writer = Self { path: path.to_owned(), file, segments, total_bytes, is_finished: false };
-        writer.file.write_all(&layout.head)?;
-        writer.file.set_len(total_bytes)?;
+        let file = ChunkedFile::new(created, layout.total_size);
+        let writer = Self { path: path.to_owned(), file, segments, is_finished: false };
+        writer.file.file.set_len(layout.total_size)?;
+        writer.file.write(0, &layout.head)?;
+        writer.write_gaps(to_u64(layout.head.len()))?;
         Ok(writer)
     }
 
@@ -124,6 +124,17 @@ impl FileWriter {
         Ok(())
     }
 
+    /// Writes zeros between payloads. `at` is the end of the head.
+    fn write_gaps(&self, mut at: u64) -> io::Result<()> {
+        let payloads = self.segments.iter().map(|segment| (segment.start, segment.spec.size));
+        for (start, size) in payloads.chain([(self.file.total_bytes, 0)]) {
+            let gap = usize::try_from(start.saturating_sub(at)).unwrap_or_default();
+            self.file.write(at, &vec![0; gap])?;
+            at = start.saturating_add(size);
+        }
+        Ok(())
+    }
+
     /// CRC-32 of the bytes written to segment `name` so far.
     pub fn crc32(&self, name: &str) -> Result<u32, FileWriterError> {
         let segment = self.segments.iter().find(|segment| segment.spec.name == name);
@@ -140,7 +151,7 @@ impl FileWriter {
             let (name, size) = (spec.name.clone(), spec.size);
             return Err(FileWriterError::Incomplete { name, written: *written, size });
         }
-        let (found, planned) = (self.file.metadata()?.len(), self.total_bytes);
+        let (found, planned) = (self.file.file.metadata()?.len(), self.file.total_bytes);
         if found != planned {
             return Err(FileWriterError::FileSize { found, planned });
         }
@@ -151,7 +162,7 @@ impl FileWriter {
 
 /// Blocks that threads compute and write.
 struct Work<'a> {
-    file: &'a File,
+    file: &'a ChunkedFile,
     blocks: &'a [usize],
     /// Position of the first block in the file.
     at: u64,
@@ -191,10 +202,10 @@ impl Work<'_> {
 
     fn write(&self, mut at: u64, block: &[u8]) -> io::Result<Crc32> {
         let mut crc = Crc32::default();
-        for chunk in block.chunks(CHUNK_BYTES) {
-            crc.update(chunk);
-            self.file.write_all_at(chunk, at)?;
-            at = at.saturating_add(to_u64(chunk.len()));
+        for step in block.chunks(STEP_BYTES) {
+            crc.update(step);
+            self.file.write(at, step)?;
+            at = at.saturating_add(to_u64(step.len()));
         }
         Ok(crc)
     }
@@ -241,10 +252,10 @@ mod tests {
     #[test]
     fn container_written_in_pieces_is_the_one_built_in_memory() {
         let path = path("pieces");
-        let large: Vec<u8> = (0..2 * CHUNK_BYTES + 77).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let large: Vec<u8> = (0..5 * STEP_BYTES + 77).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut writer =
             FileWriter::create(&path, specs(&[("a", 5), ("large", large.len()), ("none", 0)]), 64).unwrap();
-        let (first, second) = large.split_at(CHUNK_BYTES + 3);
+        let (first, second) = large.split_at(3 * STEP_BYTES + 3);
         append(&mut writer, "large", first).unwrap();
         append(&mut writer, "a", b"hello").unwrap();
         append(&mut writer, "large", second).unwrap();
@@ -272,7 +283,7 @@ mod tests {
     #[test]
     fn blocks_of_any_sizes_are_the_bytes_written_at_once() {
         let path = path("blocks");
-        let sizes = [3, 0, CHUNK_BYTES + 5, 1, 70_000, 2, 9, 400];
+        let sizes = [3, 0, 3 * STEP_BYTES + 5, 1, 70_000, 2, 9, 400];
         let total: usize = sizes.iter().sum();
         let bytes: Vec<u8> = (0..total).map(|at| u8::try_from(at * 7 % 253).unwrap()).collect();
         let starts: Vec<usize> = (0..sizes.len()).map(|index| sizes[..index].iter().sum()).collect();
@@ -322,7 +333,7 @@ mod tests {
         assert_eq!(said(writer.finish()), "segment a has 4 of 5 bytes");
         append(&mut writer, "a", b"o").unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(1).unwrap();
-        let total_bytes = writer.total_bytes;
+        let total_bytes = writer.file.total_bytes;
         assert_eq!(said(writer.finish()), format!("the file has 1 bytes, expected {total_bytes}"));
         assert!(writer.path.exists());
         drop(writer);

@@ -37,6 +37,7 @@
 extern crate self as qaic_qpc;
 
 mod bytes;
+mod chunked_file;
 mod constants;
 mod container;
 mod crc;
