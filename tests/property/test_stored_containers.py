@@ -462,8 +462,13 @@ def computed(words, operands, rounding):
     """Compute an expression in postfix notation; None if it is none, or reads too many operands."""
     operands, waiting = list(operands), []
     for word in words:
-        if word == "read" and operands:
+        if word in {"read", "rotate"} and operands:
             waiting.append(operands.pop(0))
+            if word == "rotate":
+                if waiting[-1].shape[-1] != LENGTH:
+                    return None
+                first, second = np.split(waiting.pop(), 2, axis=-1)
+                waiting.append(np.concatenate([-second, first], axis=-1))
             continue
         count = {"round": 1, **dict.fromkeys(ARITHMETIC, 2)}.get(word, 0)
         if not 0 < count <= len(waiting):
@@ -477,11 +482,17 @@ def computed(words, operands, rounding):
 
 @given(
     st.one_of(
-        st.lists(st.sampled_from(["read", "read", "round", *ARITHMETIC, "abs", "2"]), max_size=9),
-        st.permutations(["read", "round", "read", "read", "read", *ARITHMETIC]).map(lambda words: words[:8]),
-        st.sampled_from(["read read mul read read add div", "read read read read sub mul add round"]).map(
-            str.split
+        st.lists(st.sampled_from(["read", "read", "rotate", "round", *ARITHMETIC, "abs", "2"]), max_size=9),
+        st.permutations(["read", "round", "rotate", "read", "rotate", *ARITHMETIC]).map(
+            lambda words: words[:8]
         ),
+        st.sampled_from(
+            [
+                "read read mul read read add div",
+                "rotate read mul rotate sub",
+                "read read read read sub mul add round",
+            ]
+        ).map(str.split),
     ),
     st.sampled_from([1, 10, 16, 10, 16, 11, -1]),
     st.integers(0, 3),

@@ -54,7 +54,10 @@ def test_a_token_copies_each_cache_once(tmp_path):
 
 @pytest.mark.run_profiles
 def test_roundings_of_a_layer_are_few_operations(tmp_path, monkeypatch):
-    """A layer rounds ten results outside of its seven stored products, and casts the rows of two caches."""
+    """A layer rounds ten results outside of its seven stored products, and casts the rows of two caches.
+
+    The operators that round read the rotated halves of queries and keys in place.
+    """
     monkeypatch.setattr(store_weights, "LEAST_IN_PROGRAM", 1)
     sizes = replace(SIZES, elem_type=10, layers=2, heads=16, groups=4, width=32)
 
@@ -68,5 +71,6 @@ def test_roundings_of_a_layer_are_few_operations(tmp_path, monkeypatch):
     found, plain = layer(), layer(stored_weights=False)
     counted = ("StoredMatMul", "Elementwise", "Cast")
     assert [found[kind] for kind in counted] == [7, 10, 2]
+    assert not found.keys() & {"Concat", "Neg", "Slice", "Split"}
     # Two casts for each rounding: one for each stored product and each step of the operators.
     assert [plain[kind] for kind in counted] == [0, 0, 2 * 24 + 2]

@@ -56,6 +56,12 @@ def expand(model):
             if word == "read":
                 waiting.append(operands.pop(0))
                 continue
+            if word == "rotate":
+                nodes.append(node("Split", [operands.pop(0)], [f"{raw}/0", f"{raw}/1"], axis=-1))
+                nodes.append(node("Neg", [f"{raw}/1"], [f"{raw}/negated"]))
+                nodes.append(node("Concat", [f"{raw}/negated", f"{raw}/0"], [raw], axis=-1))
+                waiting.append(raw)
+                continue
             used = [waiting.pop() for _ in range(1 if word == "round" else 2)][::-1]
             nodes.append(node(ARITHMETIC.get(word, "Identity"), used, [raw]))
             nodes.append(node("Cast", [raw], [f"{raw}/narrow"], to=attributes["rounding"]))
@@ -133,6 +139,57 @@ def test_roundings_of_constants_stay_for_the_engine_to_fold():
     proto = graph_of(nodes)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3, 5]), "size"))
     assert steps(fused(proto)) == ["read round read add"]
+
+
+def rotary(first=(2, 4, -1), second=(0, 2, -1), *, is_split=False, axis=-1, negated=0):
+    """A rotary embedding of `x`, whose halves are cut by bounds, or by a split."""
+    numbers = {
+        name: np.array([number]) for number, name in ((1, "step"), *((n, f"n{n}") for n in range(-9, 10)))
+    }
+    if is_split:
+        cuts = [node("Split", ["x"], ["b", "a"], axis=-1)]
+    else:
+        cuts = [
+            node("Slice", ["x", *(f"n{number}" for number in bounds), "step"], [name])
+            for name, bounds in (("a", first), ("b", second))
+        ]
+    joined = ["a", "b"]
+    nodes = [*cuts, node("Neg", [joined[negated]], ["n"])]
+    joined[negated] = "n"
+    nodes += [
+        node("Concat", joined, ["r"], axis=axis),
+        node("Mul", ["x", "cos"], ["c"]),
+        node("Mul", ["r", "sin"], ["s"]),
+        node("Add", ["c", "s"], ["y"]),
+    ]
+    inputs = [info("x", [2, 3, 4]), info("cos", [3, 4]), info("sin", [3, 4])]
+    return model_of(nodes, inputs, [info("y", None)], list(numbers.items()))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_read"),
+    [
+        ({}, True),
+        ({"is_split": True}, True),
+        ({"first": (-2, 9, 2), "second": (-4, -2, 2)}, True),
+        ({"negated": 1}, False),
+        ({"first": (0, 2, -1), "second": (2, 4, -1)}, False),
+        ({"first": (1, 4, -1), "second": (0, 1, -1)}, False),
+        ({"first": (2, 4, -1), "second": (1, 3, -1)}, False),
+    ],
+)
+def test_rotated_halves_are_read_in_place(given, is_read):
+    model, context = prepared(rotary(**given))
+    rng = np.random.default_rng(5)
+    feeds = {
+        name: rng.standard_normal(dims).astype(np.float32)
+        for name, dims in (("x", (2, 3, 4)), ("cos", (3, 4)), ("sin", (3, 4)))
+    }
+    expected = outputs(model, feeds)
+    applied(NAME, model, context)
+    assert ("read read round mul rotate read round mul add" in steps(model)) is is_read
+    assert ("Concat" in ops(model)) is not is_read
+    np.testing.assert_array_equal(outputs(expand(model), feeds)["y"], expected["y"])
 
 
 SHAPES = ((2, 3, 4), (3, 1), (4,), (1, 1, 1), (2, 1, 4), ())

@@ -3,6 +3,7 @@
 A pair of casts rounds the result of a float16 or bfloat16 node, and each cast is an operation of the engine.
 One ``Elementwise`` replaces the pair, the addition, subtraction, multiplication or division before it, and
 rounded operands that nothing else reads. The engine fuses no nodes across roundings, so no result changes.
+An operand of rotary embeddings, whose halves are exchanged and the first of them negated, is read in place.
 
 Programs without other operators of the device do not change, because any engine can run them.
 """
@@ -11,8 +12,9 @@ from typing import Final
 
 import onnx
 
+from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.elem_types import FLOAT
-from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, producers, standard, uses
+from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, attribute_of, behind, producers, standard, uses
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import BIAS_TAKERS, FLOAT_FORMATS, UNROUNDED, cast_target, widens
 from qaic.support.dataclass import dataclass
@@ -21,6 +23,7 @@ ELEMENTWISE: Final = "Elementwise"
 #: operator -> its step
 _ARITHMETIC: Final = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div"}
 _READ: Final = "read"
+_ROTATE: Final = "rotate"
 _ROUND: Final = "round"
 #: most operands of a fused operator
 _MOST_OPERANDS: Final = 8
@@ -28,7 +31,7 @@ _MOST_OPERANDS: Final = 8
 
 @dataclass(frozen=True)
 class _Expression:
-    """Rounded arithmetic; its steps are in postfix notation, and each ``read`` takes the next operand."""
+    """Rounded arithmetic in postfix notation; each ``read`` or ``rotate`` takes the next operand."""
 
     operands: tuple[str, ...]
     steps: tuple[str, ...]
@@ -50,6 +53,8 @@ class _Fusion:
         self.makers = producers(self.graph.node)
         self.counts = uses(self.graph)
         self.types = model.facts.types
+        self.shapes = model.facts.shapes
+        self.constant = constant_reader(self.graph)
         self.constants = self._constants()
         #: rounded value and its format -> expression that computes the value
         self.found: dict[tuple[str, int], _Expression] = {}
@@ -110,8 +115,56 @@ class _Fusion:
 
     def _operand(self, name: str, rounding: int) -> _Expression:
         """Return the expression of an operand if nothing else reads the operand; else read its value."""
-        found = self.found.get((name, rounding))
-        return _read(name) if found is None or self.counts[name] != 1 else found
+        if self.counts[name] != 1:
+            return _read(name)
+        source = self._rotated(name)
+        return _Expression((source,), (_ROTATE,)) if source else self.found.get((name, rounding), _read(name))
+
+    def _rotated(self, name: str) -> str:
+        """Return the value whose halves `name` has exchanged, the first of them negated; "" for others."""
+        joined = self._maker(name, "Concat")
+        negated = None if joined is None else self._maker(joined.input[0], "Neg")
+        if joined is None or negated is None or len(joined.input) != 2 or not self._is_last(joined, name):
+            return ""
+        first, second = negated.input[0], joined.input[1]
+        source, start = self._cut(first)
+        half = self._width(first)
+        are_halves = half > 0 and self._width(source) == 2 * half and self._width(second) == half
+        return source if are_halves and start == half and self._cut(second) == (source, 0) else ""
+
+    def _cut(self, name: str) -> tuple[str, int]:
+        """Return the value of which `name` is a part along the last axis, and its start; -1 for others."""
+        cut = self._maker(name, "Slice", "Split")
+        if cut is None:
+            return name, -1
+        source = cut.input[0]
+        if cut.op_type == "Split":
+            start = 0 if name == cut.output[0] else self._width(cut.output[0])
+            return source, start if len(cut.output) == 2 and self._is_last(cut, name) else -1
+        found = [self.constant(bound) for bound in cut.input[1:]]
+        numbers = [int(array.item()) for array in found if array is not None and array.size == 1]
+        width, last = self._width(source), len(self._shape(source)) - 1
+        if len(numbers) != len(found) or len(numbers) < 3 or numbers[3:] not in ([], [1]) or width < 0:
+            return source, -1
+        start, stop, axis = numbers[:3]
+        return source, slice(start, stop).indices(width)[0] if axis in {-1, last} else -1
+
+    def _maker(self, name: str, *op_types: str) -> onnx.NodeProto | None:
+        """Return the node that computes a value if it has one of the kinds."""
+        maker = self.makers.get(name)
+        return maker if maker is not None and standard(maker, *op_types) else None
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value, which casts do not change; () if it is unknown."""
+        return self.shapes.get(behind(name, self.makers, "Cast"), ())
+
+    def _width(self, name: str) -> int:
+        """Return the size of the last axis of a value; -1 if it is unknown."""
+        return self._shape(name)[-1] if self._shape(name) else -1
+
+    def _is_last(self, node: onnx.NodeProto, name: str) -> bool:
+        """Return True if the axis of a node is the last one of its result."""
+        return attribute_of(node, "axis", 0) in {-1, len(self._shape(name)) - 1}
 
     def _is_float32(self, name: str) -> bool:
         """Return True if a value is float32; values in expanded functions have the type of an operand."""

@@ -6,6 +6,7 @@
 //! | word | computes |
 //! |---|---|
 //! | `read` | the next operand |
+//! | `rotate` | the next operand, with the halves of its last axis exchanged and the numbers of the first of them negated |
 //! | `add`, `sub`, `mul`, `div` | the two last results, and rounds |
 //! | `round` | rounds the last result |
 //!
@@ -31,6 +32,7 @@ const MOST_WAITING: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Read,
+    Rotate,
     Round,
     Compute(Arithmetic),
 }
@@ -39,6 +41,7 @@ impl Step {
     fn named(word: &str) -> Option<Self> {
         Some(match word {
             "read" => Self::Read,
+            "rotate" => Self::Rotate,
             "round" => Self::Round,
             "add" => Self::Compute(Arithmetic::Add),
             "sub" => Self::Compute(Arithmetic::Sub),
@@ -51,7 +54,7 @@ impl Step {
     /// Number of earlier results that the step uses.
     const fn uses(self) -> usize {
         match self {
-            Self::Read => 0,
+            Self::Read | Self::Rotate => 0,
             Self::Round => 1,
             Self::Compute(_) => 2,
         }
@@ -123,20 +126,54 @@ impl<'a> Grid<'a> {
     /// Copies elements of an operand, from the element `first` of a row on.
     fn read(&self, operand: usize, row: usize, first: usize, into: &mut [f32]) {
         let source = &self.sources[operand];
-        let mut start = row * self.row_len;
-        if source.numbers.len() != self.len {
-            let mut rest = row;
-            start = 0;
-            for (dim, stride) in self.dims[..self.outer].iter().zip(&source.strides[..self.outer]).rev() {
-                start += rest % dim * stride;
-                rest /= dim;
-            }
-        }
+        let start = self.start(source, row);
         if source.strides[self.outer..].iter().all(|&stride| stride == 0) {
             into.fill(source.numbers[start]);
         } else {
             into.copy_from_slice(&source.numbers[start + first..][..into.len()]);
         }
+    }
+
+    /// Copies elements of an operand for which [`Grid::rotates`] is true.
+    fn read_rotated(&self, operand: usize, row: usize, first: usize, into: &mut [f32]) {
+        let source = &self.sources[operand];
+        let start = self.start(source, row);
+        let width = self.dims.last().copied().unwrap_or(1);
+        let mut done = 0;
+        while done < into.len() {
+            let position = (first + done) % width;
+            let is_first_half = position < width / 2;
+            let half_end = if is_first_half { width / 2 } else { width };
+            let end = into.len().min(done + half_end - position);
+            let into = &mut into[done..end];
+            let at = start + first + done;
+            if is_first_half {
+                let numbers = &source.numbers[at + width / 2..];
+                into.iter_mut().zip(numbers).for_each(|(into, number)| *into = -number);
+            } else {
+                into.copy_from_slice(&source.numbers[at - width / 2..][..into.len()]);
+            }
+            done = end;
+        }
+    }
+
+    /// Returns true if the last axis of an operand has two halves, and is that of the result.
+    fn rotates(&self, operand: usize) -> bool {
+        let is_whole = self.sources[operand].strides.last() == Some(&1);
+        is_whole && self.dims.last().is_some_and(|dim| dim % 2 == 0)
+    }
+
+    /// Position of the first element of a row in an operand.
+    fn start(&self, source: &Source<'_>, row: usize) -> usize {
+        if source.numbers.len() == self.len {
+            return row * self.row_len;
+        }
+        let (mut start, mut rest) = (0, row);
+        for (dim, stride) in self.dims[..self.outer].iter().zip(&source.strides[..self.outer]).rev() {
+            start += rest % dim * stride;
+            rest /= dim;
+        }
+        start
     }
 }
 
@@ -171,7 +208,7 @@ impl ElementwiseKernel {
         if left != 1 || waiting > MOST_WAITING {
             return Err(wrong());
         }
-        let operands = steps.iter().filter(|step| **step == Step::Read).count();
+        let operands = steps.iter().filter(|step| step.uses() == 0).count();
         Ok(Self { steps, operands, waiting, rounding })
     }
 
@@ -184,6 +221,12 @@ impl ElementwiseKernel {
             (dims, unsafe { operand.elements::<f32>() })
         });
         let grid = Grid::new(&shaped.collect::<Vec<_>>())?;
+        let reads = self.steps.iter().filter(|step| step.uses() == 0);
+        if reads.enumerate().any(|(operand, step)| *step == Step::Rotate && !grid.rotates(operand)) {
+            return Err(
+                "an operand whose last axis has no two halves, or is not that of the result".to_owned()
+            );
+        }
         let dims: Vec<i64> = grid.dims.iter().map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX)).collect();
         let len = grid.len;
         let result = call.result(&dims, len)?;
@@ -214,16 +257,15 @@ impl ElementwiseKernel {
                 let (before, after) = results.split_at_mut(left + 1);
                 let into = &mut before[left][..len];
                 match step {
-                    Step::Read => {
-                        grid.read(operand, row, first, into);
-                        operand += 1;
-                    }
+                    Step::Read => grid.read(operand, row, first, into),
+                    Step::Rotate => grid.read_rotated(operand, row, first, into),
                     Step::Round => self.rounding.round(isa, into),
                     Step::Compute(operation) => {
                         self.rounding.compute(isa, operation, into, &after[0][..len]);
                     }
                 }
                 left += 1;
+                operand += usize::from(step.uses() == 0);
             }
             result[at - range.start..][..len].copy_from_slice(&results[0][..len]);
             at += len;
@@ -254,10 +296,20 @@ mod tests {
         numbers[at]
     }
 
+    /// Returns the element of a rotated operand at a position of the result.
+    fn rotated_element(dims: &[usize], numbers: &[f32], position: &[usize]) -> f32 {
+        let (mut other, width) = (position.to_vec(), dims[dims.len() - 1]);
+        let last = other.last_mut().unwrap();
+        let is_first_half = *last < width / 2;
+        *last = (*last + width / 2) % width;
+        let number = element(dims, numbers, &other);
+        if is_first_half { -number } else { number }
+    }
+
     /// Computes an expression of the elements of one position, by recursion from the last word.
     fn expected(words: &mut Vec<&str>, operands: &mut Vec<f32>, rounding: Rounding) -> f32 {
         let word = words.pop().unwrap();
-        if word == "read" {
+        if word == "read" || word == "rotate" {
             return operands.pop().unwrap();
         }
         let second = expected(words, operands, rounding);
@@ -277,7 +329,7 @@ mod tests {
 
     /// An expression with some operands.
     fn expressions() -> impl Strategy<Value = Vec<&'static str>> {
-        Just(vec!["read"]).prop_recursive(3, 12, 2, |inner| {
+        prop_oneof![3 => Just(vec!["read"]), 1 => Just(vec!["rotate"])].prop_recursive(3, 12, 2, |inner| {
             let step = prop::sample::select(vec!["add", "sub", "mul", "div"]);
             prop_oneof![
                 inner.clone().prop_map(|words| [words, vec!["round"]].concat()),
@@ -290,7 +342,7 @@ mod tests {
     proptest! {
         #[test]
         fn elements_are_computed_one_by_one(
-            words in expressions(),
+            mut words in expressions(),
             dims in prop_oneof![
                 prop::collection::vec(0_usize..4, 0..5),
                 (1_usize..3, 500_usize..1100).prop_map(|(rows, len)| vec![rows, len]),
@@ -299,9 +351,9 @@ mod tests {
             rounding in prop::sample::select(vec![Rounding::Float32, Rounding::Float16, Rounding::Bfloat16]),
             split in any::<prop::sample::Index>(),
         ) {
-            let kernel = ElementwiseKernel::parse(&words.join(" "), rounding).unwrap();
+            let count = words.iter().filter(|word| ["read", "rotate"].contains(word)).count();
             // Each operand has some of the axes, or all but the first ones; the first operand has all.
-            let shapes: Vec<Vec<usize>> = (0..kernel.operands)
+            let shapes: Vec<Vec<usize>> = (0..count)
                 .map(|operand| {
                     let (kept, omitted) = &masks[operand];
                     let all = dims.iter().zip(kept).map(|(dim, kept)| if *kept || operand == 0 { *dim } else { 1 });
@@ -317,6 +369,18 @@ mod tests {
             let operands: Vec<_> = shapes.iter().cloned().zip(numbers.iter().map(Vec::as_slice)).collect();
             let grid = Grid::new(&operands).unwrap();
             prop_assert_eq!(&grid.dims, &dims);
+            let mut is_rotated = Vec::new();
+            for word in words.iter_mut().filter(|word| ["read", "rotate"].contains(word)) {
+                let operand = is_rotated.len();
+                let width = shapes[operand].last().copied().unwrap_or(1);
+                prop_assert_eq!(grid.rotates(operand), width % 2 == 0 && Some(&width) == dims.last());
+                if !grid.rotates(operand) {
+                    *word = "read";
+                }
+                is_rotated.push(*word == "rotate");
+            }
+            let kernel = ElementwiseKernel::parse(&words.join(" "), rounding).unwrap();
+            prop_assert_eq!(kernel.operands, count);
             let mut result = vec![0.0; grid.len];
             let middle = split.index(grid.len + 1);
             let (before, after) = result.split_at_mut(middle);
@@ -326,7 +390,13 @@ mod tests {
                 let mut rest = at;
                 let mut position: Vec<usize> = dims.iter().rev().map(|dim| { let index = rest % dim; rest /= dim; index }).collect();
                 position.reverse();
-                let mut elements: Vec<f32> = operands.iter().map(|(dims, numbers)| element(dims, numbers, &position)).collect();
+                let mut elements: Vec<f32> = operands
+                    .iter()
+                    .zip(&is_rotated)
+                    .map(|((dims, numbers), is_rotated)| {
+                        if *is_rotated { rotated_element(dims, numbers, &position) } else { element(dims, numbers, &position) }
+                    })
+                    .collect();
                 let expected = expected(&mut words.clone(), &mut elements, rounding);
                 prop_assert!(number.to_bits() == expected.to_bits() || (number.is_nan() && expected.is_nan()), "{number} {expected}");
             }
