@@ -13,7 +13,6 @@ use rustix::fs::{Advice, fadvise};
 pub struct FilePart {
     file: File,
     start: u64,
-    len_bytes: u64,
 }
 
 impl FilePart {
@@ -29,12 +28,7 @@ impl FilePart {
             // Advice: the parts of a matrix are read in another order than that of the file.
             let _ = fadvise(&file, start, Some(len), Advice::WillNeed);
         }
-        Ok(Self { file, start, len_bytes })
-    }
-
-    /// Number of bytes.
-    pub fn len_bytes(&self) -> u64 {
-        self.len_bytes
+        Ok(Self { file, start })
     }
 
     /// Reads the bytes at `offset` of the part; fails with [`io::ErrorKind::UnexpectedEof`] if the file ends before.
@@ -58,7 +52,7 @@ mod tests {
         drop(file);
         let mut bytes = [0; 3];
         part.read_at(1, &mut bytes).unwrap();
-        assert_eq!((&bytes, part.len_bytes()), (b"345", 6));
+        assert_eq!(&bytes, b"345");
         let found = part.read_at(7, &mut bytes).unwrap_err();
         assert_eq!(found.kind(), io::ErrorKind::UnexpectedEof);
         std::fs::remove_file(&path).unwrap();

@@ -7,6 +7,7 @@ mod tensors;
 
 use std::sync::Arc;
 
+use crossbeam_queue::ArrayQueue;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use qaic_runtime::device::{DeviceId, LoadOptions, Placement};
@@ -15,7 +16,6 @@ use qaic_runtime::process::cancellation::WAIT_SLICE_MS;
 use qaic_runtime::process::{ForkGuard, reaper};
 use qaic_runtime::request::{BoundArrays, Destination};
 use qaic_runtime::{ProgramOptions, WaitLimits};
-use qaic_sync::ObjectPool;
 
 use crate::buffers::Exports;
 use crate::context::{PyContext, load_until};
@@ -48,7 +48,8 @@ pub(crate) struct PyInferenceSet {
     set: Reaped<InferenceSet>,
     tensors: Arc<Tensors>,
     coerce: Py<PyAny>,
-    scratch: ObjectPool<Scratch>,
+    // Boxed, because the interpreter does not align its objects to the cache lines of the queue.
+    scratch: Box<ArrayQueue<Box<Scratch>>>,
     fork_guard: ForkGuard,
 }
 
@@ -116,7 +117,7 @@ impl PyInferenceSet {
             set: Reaped::watched(Arc::clone(&set), set.teardown()),
             tensors: Arc::new(tensors),
             coerce,
-            scratch: ObjectPool::new(unused.clamp(1, MOST_SCRATCH)),
+            scratch: Box::new(ArrayQueue::new(unused.clamp(1, MOST_SCRATCH))),
             fork_guard: ForkGuard::new(),
         })
     }
@@ -227,7 +228,7 @@ impl PyInferenceSet {
     fn take_scratch(&self, py: Python<'_>) -> PyResult<Box<Scratch>> {
         self.fork_guard.check().map_err(|error| from_runtime(py, error))?;
         let (inputs, outputs) = (self.tensors.inputs.len(), self.tensors.outputs.len());
-        Ok(self.scratch.take().unwrap_or_else(|| {
+        Ok(self.scratch.pop().unwrap_or_else(|| {
             Box::new(Scratch {
                 // Two per input: a value that does not fit is released together with the others.
                 exports: Exports::with_capacity(2 * inputs + outputs),
@@ -239,7 +240,8 @@ impl PyInferenceSet {
     fn give_back(&self, py: Python<'_>, mut scratch: Box<Scratch>) {
         scratch.bound.begin(0);
         scratch.exports.clear(py);
-        self.scratch.give_back(scratch);
+        // A full queue has enough vectors.
+        let _ = self.scratch.push(scratch);
     }
 
     fn run_with<'py>(

@@ -27,7 +27,7 @@ use drop_list::{Deferred, DropList};
 use id_index::IdIndex;
 use pending_state::{Expired, PendingState, RequestKey, Settled, TakeBack};
 use qaic_sync::{
-    Event, EventCount, ExclusiveCell, FreeList, MpscQueue, Numbers, ObjectPool, ReadyList, Ring, Slot, atomic,
+    Event, EventCount, ExclusiveCell, FreeList, MpscQueue, Numbers, ReadyList, Ring, Slot, atomic,
 };
 use request_lists::RequestLists;
 use request_state::{AskedToEnd, Generation, Phase, PriorPhase, Reason, RequestState};
@@ -45,8 +45,6 @@ mod free_list_models;
 mod id_index_models;
 #[path = "mpsc_queue.rs"]
 mod mpsc_queue_models;
-#[path = "object_pool.rs"]
-mod object_pool_models;
 #[path = "pending.rs"]
 mod pending_models;
 #[path = "ready_list.rs"]

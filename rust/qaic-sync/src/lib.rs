@@ -6,7 +6,6 @@
 //! * [`Ring`]: first in, first out.
 //! * [`FreeList`]: last in, first out, so that the returned item is still in the cache.
 //! * [`ReadyList`]: the requests in one state.
-//! * [`ObjectPool`]: objects for reuse.
 //! * [`ExclusiveCell`]: a value that one thread at a time uses.
 //! * [`OwnerCounts`]: counters with many owners.
 //! * [`EventCount`]: sleep until an item is available.
@@ -23,7 +22,6 @@ mod event_count;
 mod exclusive_cell;
 mod free_list;
 mod mpsc_queue;
-mod object_pool;
 mod owner_count;
 mod ready_list;
 mod ring;
@@ -34,7 +32,6 @@ pub use event_count::{Event, EventCount};
 pub use exclusive_cell::ExclusiveCell;
 pub use free_list::FreeList;
 pub use mpsc_queue::MpscQueue;
-pub use object_pool::ObjectPool;
 pub use owner_count::{OwnerCount, OwnerCounts};
 pub use ready_list::{Numbers, ReadyList};
 pub use ring::Ring;
