@@ -6,8 +6,7 @@
 //! the work of the cores. `Firmware` and `Channel` form a card without a driver: `tests/kernel/pci_card` adds them to
 //! a PCI bus.
 //!
-//! [`fault`] defines the language of faults, for these cards and for other test devices. Without the feature `cards`,
-//! the crate contains only this module.
+//! [`fault`] defines the language of faults, for these cards and for other test devices.
 //!
 //! [`Ioctl`]: qaic_kmd::Ioctl
 #![forbid(unsafe_code)]
@@ -16,34 +15,22 @@
 #[cfg(test)]
 extern crate self as qaic_emu;
 
-#[cfg(feature = "cards")]
 mod card;
-#[cfg(feature = "cards")]
 mod control;
-#[cfg(feature = "cards")]
 mod data_path;
-#[cfg(feature = "cards")]
 mod events;
 pub mod fault;
-#[cfg(feature = "cards")]
 mod file;
-#[cfg(feature = "cards")]
 mod firmware;
-#[cfg(feature = "cards")]
 mod kernel;
-#[cfg(feature = "cards")]
 mod manage;
-#[cfg(feature = "cards")]
 mod options;
-#[cfg(feature = "cards")]
 mod resources;
-#[cfg(all(test, feature = "cards"))]
+#[cfg(test)]
 mod tests;
-#[cfg(feature = "cards")]
 mod workload;
 
 pub use fault::{FaultPlan, FaultPlanError};
-#[cfg(feature = "cards")]
 pub use {
     control::Control,
     data_path::{Channel, Element, Pages, Step},

@@ -30,9 +30,7 @@
 //! | `lost` | `noop` | the device is reset: programs that are loaded are lost, programs that are loaded afterwards work |
 //! | `no_cores`, `no_memory` | `noop` | no cores are free, no memory is left |
 
-#[cfg(feature = "cards")]
 mod counter;
-#[cfg(feature = "cards")]
 mod reply_corruption;
 mod vocabulary;
 
@@ -40,9 +38,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-#[cfg(feature = "cards")]
 pub use counter::FaultCounter;
-#[cfg(feature = "cards")]
 pub use reply_corruption::corrupt;
 pub use vocabulary::{Action, Target, Trigger};
 
