@@ -189,7 +189,9 @@ pub(crate) trait Device: Executor {
     /// Total and free resources; all zeros for a card that does not answer.
     ///
     /// Blocking: at most a minute, while a card answers.
-    fn resources(&self) -> Resources;
+    fn resources(&self) -> Resources {
+        self.resource_tracker().map_or_else(Resources::default, |tracker| tracker.resources())
+    }
 
     /// Returns the state of the device.
     ///

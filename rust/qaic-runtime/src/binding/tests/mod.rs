@@ -119,30 +119,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn data_in_place_arrive(program in programs(), calls in calls()) {
-        let network = program.network();
+    fn data_arrive_in_place_and_through_dma_buffers(program in programs(), calls in calls()) {
         let pairs: Vec<_> = program.states().map(|state| RetainedPair { input: state, output: state }).collect();
-        let mut rig = Rig::new(&network, &pairs, true);
-        let mut model = Model::new(&program, Echo::Tensors);
-        for call in &calls {
-            let expected = model.bind(call, &mut rig.bindings);
-            rig.run().unwrap();
-            for array in expected {
-                array.check()?;
-            }
-        }
-    }
-
-    #[test]
-    fn data_through_dma_buffers_arrive(program in programs(), calls in calls()) {
-        let pairs: Vec<_> = program.states().map(|state| RetainedPair { input: state, output: state }).collect();
-        let mut rig = Rig::new(&program.network(), &pairs, false);
-        let mut model = Model::new(&program, Echo::DmaBuffers);
-        for call in &calls {
-            let expected = model.bind(call, &mut rig.bindings);
-            rig.run().unwrap();
-            for array in expected {
-                array.check()?;
+        for (in_place, echo) in [(true, Echo::Tensors), (false, Echo::DmaBuffers)] {
+            let mut rig = Rig::new(&program.network(), &pairs, in_place);
+            let mut model = Model::new(&program, echo);
+            for call in &calls {
+                let expected = model.bind(call, &mut rig.bindings);
+                rig.run().unwrap();
+                for array in expected {
+                    array.check()?;
+                }
             }
         }
     }

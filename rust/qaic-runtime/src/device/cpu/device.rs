@@ -13,7 +13,7 @@ use super::executable::{Constants, Executable, ExecutableOptions, Parts, build_g
 use super::optimized_graph::SavePlace;
 use super::program::CpuProgram;
 use super::stats::Description;
-use crate::device::{Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, ResourceTracker, Resources};
+use crate::device::{Device, DeviceId, DeviceKind, LoadOptions, LoadedProgram, ResourceTracker};
 use crate::error::RuntimeError;
 use crate::image::Image;
 use crate::process::CancellationToken;
@@ -56,10 +56,6 @@ impl Device for CpuDevice {
 
     fn name(&self) -> String {
         format!("openqaic virtual AI 100 {}", self.id().0)
-    }
-
-    fn resources(&self) -> Resources {
-        self.resource_tracker.resources()
     }
 
     fn family(&self) -> &'static str {

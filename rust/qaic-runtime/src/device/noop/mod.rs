@@ -24,7 +24,7 @@ use qaic_sync::OwnerCount;
 
 use super::{
     Activation, CORES, Canceller, Device, DeviceId, DeviceKind, DeviceStatus, Exec, LoadOptions,
-    LoadedProgram, ResourceTracker, Resources,
+    LoadedProgram, ResourceTracker,
     stats_records::{self, Levels},
 };
 use crate::error::RuntimeError;
@@ -69,10 +69,6 @@ impl Device for NoopDevice {
 
     fn name(&self) -> String {
         format!("openqaic noop test device {}", self.id().0)
-    }
-
-    fn resources(&self) -> Resources {
-        self.resource_tracker.resources()
     }
 
     fn status(&self) -> DeviceStatus {

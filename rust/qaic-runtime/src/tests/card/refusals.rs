@@ -166,27 +166,26 @@ fn control_message_without_room_is_sent_again() {
         let rig = Rig::faulty(&format!("command({command})@1=EAGAIN*4"));
         run(&mut *rig.exec(), 1).unwrap();
     }
+    // The deactivation, its command alone, and the unloads of image and constants.
+    assert_eq!(messages_of_a_teardown("command(deactivate)@1=EAGAIN"), 4);
+}
+
+/// Returns the number of control messages of an activation's teardown with these faults.
+fn messages_of_a_teardown(plan: &str) -> u64 {
     let rig = Rig::new();
     let activation = rig.activation();
-    rig.plan("command(deactivate)@1=EAGAIN");
+    rig.plan(plan);
     let asked = rig.card.calls(Request::Manage);
     drop(activation);
-    // The deactivation, its command alone, and the unloads of image and constants.
-    assert_eq!(rig.card.calls(Request::Manage) - asked, 4);
     assert_eq!(rig.card.resource_usage().activations, 0);
+    rig.card.calls(Request::Manage) - asked
 }
 
 /// The firmware has executed the command when the signal ends the wait for its reply.
 #[test]
 fn deactivation_that_a_signal_interrupts_is_over() {
-    let rig = Rig::new();
-    let activation = rig.activation();
-    rig.plan("command(deactivate)@1=EINTR");
-    let asked = rig.card.calls(Request::Manage);
-    drop(activation);
     // The deactivation, its repetition that the driver refuses, and the unloads.
-    assert_eq!(rig.card.calls(Request::Manage) - asked, 4);
-    assert_eq!(rig.card.resource_usage().activations, 0);
+    assert_eq!(messages_of_a_teardown("command(deactivate)@1=EINTR"), 4);
 }
 
 #[test]

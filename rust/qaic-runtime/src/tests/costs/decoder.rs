@@ -3,8 +3,6 @@
 //!
 //! The test needs the engine: set `QAIC_ONNXRUNTIME_LIB` to its library, as `make test-rust` does.
 
-#![allow(clippy::print_stdout)] // prints that nothing was counted
-
 use std::ops::Deref;
 
 use super::containers::program;
@@ -168,16 +166,7 @@ fn costs(device: &Arc<Context>, context: usize) -> (u64, usize) {
 
 #[test]
 fn a_row_costs_the_same_with_any_context_and_a_state_has_one_buffer() {
-    let Some(library) = std::env::var_os("QAIC_ONNXRUNTIME_LIB") else {
-        println!("not counted: QAIC_ONNXRUNTIME_LIB does not name the engine's library");
-        return;
-    };
-    let options = RegistryOptions {
-        kind: Some("cpu".into()),
-        engine_candidates: vec![library.into()],
-        ..RegistryOptions::default()
-    };
-    let context = Context::new(&options).unwrap();
+    let Some(context) = super::on_cpu() else { return };
     // The first program allocates what all programs share.
     costs(&context, SHORT);
     let ((short, short_bytes), (long, long_bytes)) = (costs(&context, SHORT), costs(&context, LONG));

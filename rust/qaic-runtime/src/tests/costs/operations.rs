@@ -284,17 +284,9 @@ fn inference_on_a_card_takes_no_lock() {
 #[cfg(feature = "cpu")]
 #[test]
 fn inference_on_cpu_takes_no_lock() {
-    let Some(library) = std::env::var_os("QAIC_ONNXRUNTIME_LIB") else {
-        println!("not counted on cpu: QAIC_ONNXRUNTIME_LIB does not name the engine's library");
-        return;
-    };
-    let options = RegistryOptions {
-        kind: Some("cpu".into()),
-        engine_candidates: vec![library.into()],
-        ..RegistryOptions::default()
-    };
+    let Some(context) = super::on_cpu() else { return };
     let image = qaic_runtime::Image::from_bytes(super::containers::add_program().unwrap()).unwrap();
-    let set = bound(&Context::new(&options).unwrap(), &image);
+    let set = bound(&context, &image);
     assert_eq!(
         of_each_way("cpu", &set),
         [(0, 14), (0, 12), (0, 21), (0, 16), (0, 20), (0, 16), (0, 28), (0, 29)]
