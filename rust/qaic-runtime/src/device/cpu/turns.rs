@@ -94,7 +94,7 @@ mod tests {
         let (running, alone) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = |number: usize| {
             for round in 0..200 {
-                let is_alone = (number + round) % 3 == 0;
+                let is_alone = (number + round).is_multiple_of(3);
                 let turn =
                     if is_alone { turns.alone(&mut || false) } else { turns.with_others(&mut || false) };
                 let others = running.fetch_add(1, Ordering::SeqCst);
