@@ -5,6 +5,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import qaic
 import serving_support as support
 import session_models
 from child_process import ignoring
+from qaic.cli import console, openqaic
 
 X = np.ones((1, 16), np.float32)
 
@@ -208,3 +210,39 @@ def test_no_client_controls_models_unless_that_is_asked_for(onnx_file):
         assert status == 403
         assert "without model control" in answer["error"]
         assert server.infer(X, "small")[0] == 200
+
+
+def refusal(capfd, *argv):
+    """Return the exit code of a server that cannot start, and the lines for its user."""
+    code = console.run(openqaic.tool, ["serve", *map(str, argv)])
+    return code, [line for line in capfd.readouterr().err.splitlines() if line.startswith(("error", "hint"))]
+
+
+def test_options_of_the_compiler_are_those_of_another_command(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    session_models.save(tmp_path, session_models.model_of_open_batch(), "open.onnx")
+    code, lines = refusal(capfd, "open.onnx")
+    assert code == 1
+    (command,) = (command for line in lines for command in printed_steps.commands_of(line))
+    assert command.startswith("openqaic compile open.onnx -o open --shape=")
+    assert console.run(openqaic.tool, shlex.split(command)[1:]) == 0
+    with support.serving(tmp_path / "open") as server:
+        assert server.ask("GET", "/v2/models/open/ready")[0] == 200
+
+
+@pytest.mark.parametrize(("protocol", "other"), [("http", "grpc"), ("grpc", "http")])
+def test_a_port_in_use_is_an_error_with_a_fix(onnx_file, capfd, protocol, other):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        code, (error, hint) = refusal(capfd, onnx_file, f"--{protocol}", port, f"--{other}", 0)
+    assert code == 1
+    assert error.count("127.0.0.1") == 1
+    assert error.startswith(f"error: 127.0.0.1:{port} cannot be opened: ")
+    assert error.endswith(" [serving.port]")
+    assert f"--{protocol} 0 " in hint
+
+
+def test_a_server_without_a_port_is_refused(onnx_file, capfd):
+    code, (error, *_) = refusal(capfd, onnx_file, "--http", "no", "--grpc", "no")
+    assert code == 2
+    assert error.endswith(" [serving.port]")

@@ -88,7 +88,11 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
             f"{expected_dtype} without loss",
             code="input.type",
             context=context,
-            hints=(f"convert it explicitly with .astype(numpy.{expected_dtype})",),
+            hints=(
+                f"convert it explicitly with numpy.asarray({_argument(name)}, {expected_dtype.name!r})"
+                if array.dtype.kind in "biufc"
+                else f"pass an array of {expected_dtype}",
+            ),
         )
     count = math.prod(expected_shape)
     if array.size != count and not (partial and array.size < count):

@@ -48,11 +48,11 @@ def serve(
     Raises
     ------
     OSError
-        A path or port cannot be used.
+        A path cannot be used.
     qaic.errors.QaicError
         No model could be loaded.
     qaic.errors.StateError
-        The packages of the extra ``serve`` are missing.
+        A port cannot be used, or the packages of the extra ``serve`` are missing.
     """
     server = server_class()(
         paths,

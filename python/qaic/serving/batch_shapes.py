@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -13,6 +13,9 @@ from qaic.errors import InputError, InputShapeError, MissingInputError, StateErr
 from qaic.runtime.shapes import allowed_shapes, coerce
 from qaic.session import Session
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
+
+#: number of forms of requests in a message
+_SHOWN: Final = 4
 
 Arrays = dict[str, "NDArray[Any]"]
 Shape = tuple[int, ...]
@@ -171,7 +174,8 @@ class BatchShapes:
                 f"{name} [{', '.join([*batch, *map(str, shape)])}]" for name, shape in self._named(group)
             )
             forms.append(" with ".join(shapes))
-        return " or ".join(forms)
+        more = len(forms) - _SHOWN
+        return " or ".join([*forms[:_SHOWN], *([f"{more} more"] if more > 0 else [])])
 
     def _named(self, shapes: tuple[Shape, ...]) -> list[tuple[str, Shape]]:
         return list(zip(self._dtypes, shapes, strict=True))

@@ -1,14 +1,18 @@
 """Sources of models: Triton repositories, containers, folders of containers, ONNX files."""
 
+import contextlib
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from qaic.errors import OptionError
+from qaic.errors import CompileError, OptionError
 from qaic.model_path import QPC_MAGIC, find_model
+from qaic.options.codecs.scalars import ValueMismatchError
+from qaic.options.codecs.structures import ModelInput, ModelInputs
 from qaic.options.keywords import SessionKeywords
 from qaic.serving.model_config import ModelSettings, read_settings
 from qaic.session import Session
@@ -73,7 +77,27 @@ def _open(path: Path, settings: ModelSettings) -> Session:
     options: SessionKeywords = {"set_size": settings.set_size, "num_activations": settings.num_activations}
     if settings.device_id is not None:
         options["dev_id"] = settings.device_id
-    return Session(path, **options)
+    try:
+        return Session(path, **options)
+    except CompileError as error:
+        error.hints += (_compile_first(path, error),)
+        raise
+
+
+def _compile_first(path: Path, error: CompileError) -> str:
+    """Return the hint that names the command with the options that a server does not have."""
+    folder, command, shapes = path.with_suffix(""), "", error.context.get("shapes")
+    if isinstance(shapes, dict):
+        with contextlib.suppress(ValueMismatchError):
+            texts = ModelInputs().to_shape_texts(
+                [ModelInput(name, None, shape) for name, shape in shapes.items()]
+            )
+            flags = [f"--shape={text}" for text in texts]
+            command = shlex.join(["openqaic", "compile", str(path), "-o", str(folder), *flags])
+    example = f", for example with `{command}`" if command else ""
+    return (
+        f"the server has no options of the compiler: compile the model first{example}, and serve its folder"
+    )
 
 
 def find_sources(paths: list[Path]) -> dict[str, FileSource]:

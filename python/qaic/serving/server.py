@@ -23,6 +23,7 @@ import grpc
 import uvicorn
 import uvloop
 
+from qaic.errors import OptionError, StateError
 from qaic.serving.grpc_service import GrpcService
 from qaic.serving.http_app import HttpApp
 from qaic.serving.http_protocol import BoundedProtocol, HttpServer
@@ -61,6 +62,11 @@ class Server:
         limits: Limits | None = None,
         access_log: bool = False,
     ) -> None:
+        if http_port is None and grpc_port is None:
+            raise OptionError(
+                "neither HTTP nor gRPC has a port, so no request can arrive; expected at least one",
+                code="serving.port",
+            )
         self._paths = [Path(path) for path in paths]
         self._host = host
         self.http_port = http_port
@@ -76,8 +82,8 @@ class Server:
     def run(self, on_ready: "Callable[[Server], object] | None" = None) -> None:
         """Load the models, listen, and answer until SIGTERM, Ctrl-C or `stop`. Blocking.
 
-        `on_ready` is called once the ports are open. Raises OSError if a port or path cannot be used, and the
-        first model's error if no model can be loaded.
+        `on_ready` is called once the ports are open. Raises OSError if a path cannot be used, StateError if a
+        port cannot be used, and the first model's error if no model can be loaded.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             loop = runner.get_loop()
@@ -139,7 +145,9 @@ class Server:
         try:
             listener = socket.create_server(address, family=family, backlog=_BACKLOG)
         except OSError as error:
-            raise OSError(error.errno, f"{self._host}:{self.http_port}: {error.strerror}") from error
+            # Python adds the address to the reason again.
+            reason = str(error.strerror or error).partition(" (while ")[0]
+            raise self._port_error("http", self.http_port, reason) from error
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
             http_app.app,
@@ -192,7 +200,9 @@ class Server:
         try:
             self.grpc_port = server.add_insecure_port(f"{host}:{self.grpc_port}")
         except RuntimeError as error:
-            raise OSError(f"{self._host}:{self.grpc_port} cannot be opened: {error}") from None
+            # The library logs its reason, and raises its own advice.
+            reason = "the address is in use, or not one of this host"
+            raise self._port_error("grpc", self.grpc_port, reason) from error
         await server.start()
 
         async def end() -> None:
@@ -202,6 +212,13 @@ class Server:
             await server.stop(self._drain_s)
 
         return end
+
+    def _port_error(self, protocol: str, port: int | None, reason: str) -> StateError:
+        return StateError(
+            f"{self._host}:{port} cannot be opened: {reason}",
+            code="serving.port",
+            hints=(f"--{protocol} 0 ({protocol}_port=0 in Python) selects a free port",),
+        )
 
 
 async def _take_last_calls(host: str, port: int) -> None:

@@ -99,7 +99,7 @@ def tool(argv: Sequence[str]) -> int:
         shapes = error.context.get("shapes")
         if isinstance(shapes, dict):
             sized = [{"input_name": name, "input_shape": shape} for name, shape in shapes.items()]
-            error.hints = (f"give all sizes, e.g. model_inputs={sized}",)
+            error.hints = (f"give all sizes, e.g. model_inputs={sized}", *error.hints[1:])
         raise
 
 
