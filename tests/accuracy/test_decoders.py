@@ -219,3 +219,9 @@ def test_an_export():
     assert found.decoding.steps["token"].tolist() == tokens[:8]
     assert len(found.decoding.caches) == 4
     assert all(cache.sqnr_db > 30 for cache in found.decoding.caches)
+
+
+def test_prompts_without_a_number_of_tokens_are_explained():
+    with pytest.raises(OptionError, match="no input 'position_ids'") as caught:
+        accuracy.compare(decoder(ONE), to="fp16", samples=prompts(), **OPTIONS)
+    assert "--tokens N" in caught.value.hints[0]

@@ -248,6 +248,7 @@ def test_a_decoder_has_caches_and_a_forecast_for_prefill_and_decode():
     assert any("state" in reason for reason in found["speed"]["reasons"])
     assert "throughput" not in found["speed"]
     assert re.search(r"\de[+-]\d", str(report)) is None, "rates have digits for a reader"
+    assert re.search(r"openqaic accuracy .* --samples FILE --tokens \d+ ", str(report))
 
 
 def test_a_model_larger_than_a_device_is_split(model):
@@ -430,6 +431,20 @@ def test_no_batch_is_proposed_that_the_model_does_not_take(tmp_path):
     assert "batchsize" not in str(qaic.check(path))
     assert "batchsize=1" in str(qaic.check(path, batchsize=1))
     assert "batchsize=16" not in str(qaic.check(path, batchsize=1))
+
+
+@pytest.mark.parametrize("dims", [(1, 2), (5, 2)])
+def test_a_declared_shape_is_that_of_one_batch(dims):
+    model = session_models.model(
+        [
+            helper.make_node("NonZero", ["x"], ["places"]),
+            helper.make_node("Transpose", ["places"], ["y"], perm=[1, 0]),
+        ],
+        [("x", TensorProto.FLOAT, (1, 16))],
+        [("y", TensorProto.INT64, ("rows", 2))],
+    )
+    found = qaic.check(model, output_shapes={"y": dims}).to_json()["sections"]["speed"]
+    assert {row["batch"] for row in found["throughput"]} == {1}
 
 
 @pytest.mark.parametrize(

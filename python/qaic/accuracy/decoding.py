@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.accuracy.metrics import OutputSums, decibels
-from qaic.accuracy.samples import Samples
+from qaic.accuracy.samples import TOKENS, Samples
 from qaic.compiler.calibration.dataset import SampledInput
 from qaic.compiler.ir.model import Model
 from qaic.compiler.passes.decoding.cache_slots import cache_slots
@@ -24,8 +24,6 @@ from qaic.support.text import counted
 
 Arrays = dict[str, NDArray[Any]]
 
-
-TOKENS: Final = "input_ids"
 _POSITIONS: Final = "position_ids"
 _SLOT: Final = "batch_index"
 _LOGITS: Final = "logits"

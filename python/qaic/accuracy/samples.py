@@ -24,6 +24,8 @@ from qaic.compiler.calibration.dataset import (
 from qaic.compiler.ir.model import Model
 from qaic.errors import OptionError
 
+#: input of prompts
+TOKENS: Final = "input_ids"
 _ARCHIVES: Final = "a folder of .npz files or one .npz file"
 _PATHS: Final = f"an input list, {_ARCHIVES}, or random"
 _OBJECTS: Final = "an iterable of dictionaries (name of an input -> array), or the path of samples"
@@ -109,7 +111,15 @@ class Samples:
             samples = self._archived(inputs)
         else:
             samples = self._given()
-        yield from (fitted("samples", sample, inputs) for sample in samples)
+        for sample in samples:
+            try:
+                yield fitted("samples", sample, inputs)
+            except OptionError as error:
+                if set(sample.arrays) == {TOKENS} and any(item.is_state for item in inputs):
+                    error.hints = (
+                        "prompts need --tokens N (tokens=N in Python): decoding computes the other inputs",
+                    )
+                raise
 
     def given(self) -> Iterator[Sample]:
         """Yield the samples unchanged, before they are compared with a model.

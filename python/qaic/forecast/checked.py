@@ -9,6 +9,7 @@ from typing import Final
 from qaic.accuracy import AccuracyReport
 from qaic.accuracy.prepared import options_of
 from qaic.accuracy.reports.precision_accuracy import TYPES
+from qaic.accuracy.samples import TOKENS
 from qaic.compiler.diagnostics.messages import Diagnostic
 from qaic.errors import CompileError, OptionError
 from qaic.forecast.analysis import Analysis, ShapeSet
@@ -120,10 +121,17 @@ class Checked:
 
     def accuracy_line(self) -> str:
         """Return the command line that compares the precision with float32."""
-        name = "fp16" if self.precision == "fp32" else self.precision
-        return self._line(
-            "accuracy", "--to", name, "--samples", self.samples or "FILE", "-o", "accuracy.html"
-        )
+        words = ["--to", "fp16" if self.precision == "fp32" else self.precision]
+        words += ["--samples", self.samples or "FILE"]
+        if self.samples is None and self._is_decoder:
+            # Samples are prompts, and decoding computes the other inputs.
+            words += ["--tokens", "16"]
+        return self._line("accuracy", *words, "-o", "accuracy.html")
+
+    @property
+    def _is_decoder(self) -> bool:
+        shapes = None if self.analysis is None else self.analysis.sets[0]
+        return shapes is not None and TOKENS in shapes.inputs and bool(shapes.table.state_bytes)
 
     def check_line(
         self, precision: str = "", cards: int = 0, fixed: Fixed | None = None, **options: object

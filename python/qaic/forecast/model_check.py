@@ -136,7 +136,9 @@ def check(
         except CompileError as error:
             checked.failure = error
     if checked.analysis is not None and (fixed.batch or 1) == 1:
-        checked.has_batches = not checked.has_sample_batch and _compiles(
+        # The numbers of a declared shape are those of the given batch.
+        is_declared = any(set(map(type, dims)) == {int} for dims in resolved.compile.output_shapes.values())
+        checked.has_batches = not (is_declared or checked.has_sample_batch) and _compiles(
             content, checked.with_options(batchsize=2)
         )
     checked.warnings = [item for item in diagnostics.items if item.severity == "warning"]

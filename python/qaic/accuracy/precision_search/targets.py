@@ -20,6 +20,8 @@ Outputs = Mapping[str, NDArray[Any]]
 _BOUND: Final = re.compile(r"\s*(.+?)\s*>=\s*([0-9.eE+-]+)\s*(%?)\s*")
 _EXPECTED: Final = "sqnr>=40, cosine>=0.999, same>=99.5%, tokens>=64, or module:function>=NUMBER"
 _METRICS: Final = frozenset({"sqnr", "cosine", "same", "tokens"})
+#: metrics with a largest value of 1, in the form of a target
+_LARGEST: Final = {"same": "100%", "cosine": "1"}
 #: parts of the samples that are left out in turn, to estimate the standard error
 _PARTS: Final = 10
 #: standard errors by which a value must exceed its bound
@@ -185,8 +187,8 @@ def parse(target: object, decide: Decide | None = None) -> Target:
         raise _wrong(f"{number}{percent} tokens")
     if percent:
         bound /= 100
-    if metric == "same" and bound > 1:
-        raise _wrong(f"a share of {number} (write {number}%)")
+    if metric in _LARGEST and bound > 1:
+        raise _wrong(f"{number}{percent} for {metric}, which is at most {_LARGEST[metric]}")
     return Target(str(target), metric, bound, decide=decide)
 
 
