@@ -322,7 +322,7 @@ class Session(Measurements):
             The device failed.
         """
         if inputs:
-            input_dict = {**self._named(input_dict), **inputs}
+            input_dict = self._joined(input_dict, inputs)
         if self._loaded is None:
             self._ensure_loaded(timeout)
         if timeout is None:

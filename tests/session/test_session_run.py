@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import re
 from collections import OrderedDict, UserDict
 from types import MappingProxyType
 
@@ -57,6 +58,13 @@ B = np.array([10, 20, 30], np.int32)
 @pytest.mark.parametrize("wrap", [dict, OrderedDict, UserDict, MappingProxyType])
 def test_any_mapping_will_do(two, wrap):
     assert two.run(wrap({"a": A, "b": B}))["sum"].tolist() == [11, 22, 33]
+
+
+def test_an_input_with_two_values_is_refused_as_by_python(two, tmp_path):
+    with pytest.raises(TypeError, match=r"run\(\) got multiple values for input 'b'"):
+        two.run({"a": A, "b": B}, b=A)
+    with identity(tmp_path, "int32", [3]) as session, pytest.raises(TypeError, match="input 'x'"):
+        session.run(A, x=B)
 
 
 @pytest.mark.parametrize("inputs", [[A, B], A, None, "a", 3])
@@ -204,8 +212,15 @@ def test_casts_that_lose_nothing_are_made(tmp_path, source, target):
 )  # fmt: skip
 def test_refuses_casts_that_lose(tmp_path, source, target):
     given = np.array(["1", "2"]).astype(source) if source == "U3" else np.array([1, 2]).astype(source)
-    with identity(tmp_path, target, [2]) as session, pytest.raises(InputTypeError) as caught:
-        session.run({"x": given})
+    with identity(tmp_path, target, [2]) as session:
+        with pytest.raises(InputTypeError) as caught:
+            session.run({"x": given})
+        (hint,) = caught.value.hints
+        conversion = re.search(r"numpy\.asarray\(x, '(\w+)'\)", hint)
+        # Only numbers convert.
+        assert bool(conversion) == (source not in {"U3", "datetime64[s]", "O"})
+        if conversion:
+            session.run({"x": np.asarray(given.real, conversion[1])})
     assert isinstance(caught.value, TypeError)
     for text in ("'x'", str(given.dtype), target):
         assert text in str(caught.value)

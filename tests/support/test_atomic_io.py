@@ -13,8 +13,14 @@ import pytest
 
 from child_process import WATCHDOG_S, started
 from qaic.support import atomic_io
-from qaic.support.atomic_io import copy_replacing, replace_bytes, work_folder, write_replacing
+from qaic.support.atomic_io import check_writable, copy_replacing, replace_bytes, work_folder, write_replacing
 from qaic.support.open_regular import read_regular
+
+
+def test_a_folder_without_write_access_is_named():
+    # No file can be created in this folder, even by root.
+    with pytest.raises(OSError, match="'/proc/self'"):
+        check_writable(Path("/proc/self"))
 
 
 def test_a_file_is_replaced(tmp_path):

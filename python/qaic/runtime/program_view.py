@@ -134,6 +134,15 @@ class ProgramView:
         # The compiled module refuses values that are no mapping, and reports what it expects.
         return cast("Mapping[str, ArrayLike]", inputs)
 
+    def _joined(
+        self, inputs: Mapping[str, ArrayLike] | ArrayLike, others: Mapping[str, ArrayLike]
+    ) -> Mapping[str, ArrayLike]:
+        """Return all inputs of a call. Raises TypeError, as Python does, if an input is given twice."""
+        named = {**self._named(inputs)}
+        if twice := named.keys() & others.keys():
+            raise TypeError(f"run() got multiple values for input {min(twice)!r}")
+        return {**named, **others}
+
     # --- copies and processes -------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[object, ...]:

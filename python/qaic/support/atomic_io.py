@@ -53,15 +53,18 @@ def work_folder(parent: Path) -> Iterator[Path]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise OSError if no file can be created in a folder."""
+    """Raise OSError with the name of the folder if no file can be created in it."""
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError:
         # Not every file system has files without a name.
         import tempfile
 
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def remove_abandoned(parent: Path) -> bool:

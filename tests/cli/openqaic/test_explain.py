@@ -42,6 +42,14 @@ def test_code_of_two_exceptions(call):
     assert "next: " not in call("explain", "cache.limit")[1]
 
 
+@pytest.mark.parametrize("area", sorted({one.code.partition(".")[0] for one in error_codes()}))
+def test_the_next_code_is_another(call, area):
+    _, found, next_code = call("explain", area)[1].rpartition("next: openqaic explain ")
+    codes = {one.code for one in error_codes()}
+    assert bool(found) == (sum(code == area or code.startswith(f"{area}.") for code in codes) > 1)
+    assert next_code.strip() != area
+
+
 def test_explain_knows_codes_of_both_languages(call):
     for code, exception in (("device.busy", "DeviceBusyError"), ("option.cache_limit", "OptionError")):
         out = json.loads(call("explain", code, "--json")[1])

@@ -456,10 +456,19 @@ def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
     bench._print_rows([*rows, slow])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
+    assert lines[0].startswith("runtime ")
     assert header in lines[0]
     assert cell in lines[1]
     # All rows of a table use one unit.
     assert ("1000000" if "us" in header else "1,000") in lines[2].split()
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "profile"])
+@pytest.mark.parametrize("given", ["=x.npy", "x=", "="])
+def test_inputs_without_a_name_or_a_file_are_refused(call, program, command, given):
+    code, _, err = call(command, program, "-i", given)
+    assert code == 2
+    assert f"found '{given}', expected FILE or NAME=FILE" in err
 
 
 def test_bench_beside_an_engine_that_would_end_the_process_leaves_an_optimizer_out(call, tmp_path):

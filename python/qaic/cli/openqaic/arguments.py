@@ -40,6 +40,7 @@ def add_inputs(parser: Parser) -> None:
         dest="inputs",
         metavar="[NAME=]FILE",
         action="append",
+        type=_named_file,
         default=[],
         help=".npy, .npz, a picture, or raw data; repeatable (default: random inputs)",
     )
@@ -51,6 +52,12 @@ def add_inputs(parser: Parser) -> None:
         parser.add_argument(name, metavar="X[,X,X]", type=read, default=default, help=text)
     # Without this pattern, argparse reads a list that begins with a minus as an option.
     parser._negative_number_matcher = re.compile(r"-\.?\d")  # noqa: SLF001 (argparse offers no other way)
+
+
+def _named_file(text: str) -> str:
+    if text.startswith("=") or text.endswith("="):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected FILE or NAME=FILE")
+    return text
 
 
 def pixels_of(arguments: argparse.Namespace) -> "Pixels":

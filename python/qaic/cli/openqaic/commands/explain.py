@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_line(f"  guide: {one.guide}")
     codes = {one.code for one in found}
     if len(codes) > 1:
-        print_line(f"{len(codes)} codes; next: openqaic explain {found[0].code}")
+        another = next(one.code for one in found if one.code != wanted)
+        print_line(f"{len(codes)} codes; next: openqaic explain {another}")
     return SUCCESS
 
 
