@@ -25,6 +25,7 @@ class _Lines(logging.Handler):
     def __init__(self, output: TextIO) -> None:
         super().__init__()
         self._output = output
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -33,7 +34,9 @@ class _Lines(logging.Handler):
         elif record.name in {_REPORTS, OUTPUT_LOGGER}:
             print_text(text, to=self._output)
             self._output.flush()
-        elif record.levelno >= self.least:
+        elif record.levelno >= self.least and text not in self._printed:
+            # A command that compiles a model several times prints each message once.
+            self._printed.add(text)
             print_message(_KINDS.get(record.levelno, record.levelname.lower()), text)
 
 
