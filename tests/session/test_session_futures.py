@@ -109,8 +109,10 @@ def test_tools_of_the_standard_library_work(session):
 def test_bad_inputs_are_refused_by_the_call(session):
     with pytest.raises(InputShapeError):
         session.submit({"x": np.zeros(3, np.float32)})
-    with pytest.raises(OptionError, match="timeout is"):
-        session.submit(batch(0), timeout=-1)
+    for timeout in (-1, "a"):
+        for call in (session.submit, session.run):
+            with pytest.raises(OptionError, match=f"timeout is {timeout!r}; a number of seconds"):
+                call(batch(0), timeout=timeout)
     assert session.submit(batch(1)).result(SOON)
 
 

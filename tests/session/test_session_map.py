@@ -206,7 +206,7 @@ def test_rejects_bad_bounds_at_once(session, in_flight):
     assert caught.value.code == "map.in_flight"
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan")])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
 def test_rejects_bad_limits(session, timeout):
     with pytest.raises(OptionError, match="timeout is"):
         next(session.map([batch(0)], timeout=timeout))

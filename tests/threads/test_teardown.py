@@ -301,10 +301,11 @@ def test_reset_with_a_limit_raises_and_the_teardown_goes_on(control, model):
     session.reset()
 
 
-def test_reset_with_an_invalid_limit_says_so(model):
+@pytest.mark.parametrize("timeout", [-1, "a"])
+def test_reset_with_an_invalid_limit_says_so(model, timeout):
     session = loaded(model)
-    with pytest.raises(OptionError, match="timeout is -1"):
-        session.reset(timeout=-1)
+    with pytest.raises(OptionError, match=f"timeout is {timeout!r}; a number"):
+        session.reset(timeout=timeout)
     session.reset()
 
 

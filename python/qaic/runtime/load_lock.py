@@ -1,6 +1,7 @@
 """The lock of a session's loads and resets, separate from the lock of its state."""
 
 import contextlib
+import numbers
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ class LoadLock:
         """
         begin = time.monotonic()
         # The caller refuses invalid limits.
-        is_limited = timeout is not None and 0.0 <= timeout < threading.TIMEOUT_MAX
+        is_limited = isinstance(timeout, numbers.Real) and 0.0 <= timeout < threading.TIMEOUT_MAX
         is_free = self._lock.acquire(blocking=False)
         if not is_free and not self._lock.acquire(timeout=(timeout or 0.0) if is_limited else -1):
             raise DeviceTimeoutError(

@@ -145,22 +145,29 @@ impl PyTeardown {
     ///
     /// Blocking, without the interpreter lock. The teardown continues after Ctrl-C and after the limit.
     #[pyo3(signature = (seconds = None))]
-    fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
-        let deadline = deadline_after(py, seconds.or(Some(reaper::LIMIT.as_secs_f64())))?;
+    fn wait(&self, py: Python<'_>, seconds: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let deadline = match seconds {
+            None => Deadline::after(reaper::LIMIT),
+            limit => deadline_after(py, limit)?,
+        };
         reaper::announce(&self.teardown);
         py.waiting(deadline, |scope| self.teardown.wait(scope))
     }
 }
 
 /// Returns the point in time `seconds` from now; `None` if there is no limit.
-pub(crate) fn deadline_after(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Deadline>> {
-    let Some(seconds) = seconds else { return Ok(None) };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(limit) => Ok(Deadline::after(limit)),
-        // The clock cannot represent the limit, so the wait is unlimited.
-        Err(_) if seconds > 0.0 => Ok(None),
-        Err(_) => {
-            let text = format!("timeout is {seconds}; a number of seconds of at least 0 is expected");
+pub(crate) fn deadline_after(
+    py: Python<'_>,
+    seconds: Option<Bound<'_, PyAny>>,
+) -> PyResult<Option<Deadline>> {
+    let Some(given) = seconds else { return Ok(None) };
+    match given.extract::<f64>() {
+        // If the clock cannot represent the limit, the wait is unlimited.
+        Ok(seconds) if seconds >= 0.0 => {
+            Ok(Duration::try_from_secs_f64(seconds).ok().and_then(Deadline::after))
+        }
+        _ => {
+            let text = format!("timeout is {}; a number of seconds of at least 0 is expected", given.repr()?);
             Err(errors::Raise::new(py, "OptionError", "option.timeout", text).build())
         }
     }

@@ -120,7 +120,7 @@ impl PyProfiler {
     ///
     /// Blocking, without the interpreter lock.
     #[pyo3(signature = (timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+    fn wait(&self, py: Python<'_>, timeout: Option<Bound<'_, PyAny>>) -> PyResult<bool> {
         let deadline = deadline_after(py, timeout)?;
         py.waiting(deadline, |scope| self.collector.profiler.wait(scope))
     }

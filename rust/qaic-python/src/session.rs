@@ -79,7 +79,7 @@ impl PyInferenceSet {
         threads_per_queue: u32,
         share_group: Option<String>,
         allow_hw_mismatch: bool,
-        timeout: Option<f64>,
+        timeout: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let deadline = deadline_after(py, timeout)?;
         let context = &context.context;
@@ -146,7 +146,7 @@ impl PyInferenceSet {
         inputs: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyDict>>,
         output_names: Option<Vec<String>>,
-        timeout: Option<f64>,
+        timeout: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let mut scratch = self.take_scratch(py)?;
         let result = self.run_with(py, inputs, out, output_names.as_deref(), timeout, &mut scratch);
@@ -160,7 +160,7 @@ impl PyInferenceSet {
         &self,
         py: Python<'_>,
         inputs: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
+        timeout: Option<Bound<'_, PyAny>>,
     ) -> PyResult<PyInference> {
         let mut scratch = self.take_scratch(py)?;
         let result = self.prepare_with(py, inputs, timeout, &mut scratch);
@@ -205,7 +205,7 @@ impl PyInferenceSet {
         py: Python<'_>,
         inputs: &Bound<'_, PyAny>,
         count: Option<u64>,
-        seconds: Option<f64>,
+        seconds: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(u64, u64)> {
         let mut scratch = self.take_scratch(py)?;
         let result = (|| {
@@ -250,7 +250,7 @@ impl PyInferenceSet {
         inputs: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyDict>>,
         output_names: Option<&[String]>,
-        timeout: Option<f64>,
+        timeout: Option<Bound<'_, PyAny>>,
         Scratch { exports, bound }: &mut Scratch,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (tensors, specs) = (&self.tensors.arrays, self.tensors.specs());
@@ -297,7 +297,7 @@ impl PyInferenceSet {
         &self,
         py: Python<'_>,
         inputs: &Bound<'_, PyAny>,
-        timeout: Option<f64>,
+        timeout: Option<Bound<'_, PyAny>>,
         Scratch { exports, bound }: &mut Scratch,
     ) -> PyResult<PyInference> {
         let deadline = deadline_after(py, timeout)?;

@@ -82,8 +82,8 @@ pub use environment::named_engine;
 pub use kernel::KernelOptions;
 pub use placement::{Placed, Placement};
 pub(crate) use placement::{find, visible};
-pub(crate) use registry::Registry;
 pub use registry::RegistryOptions;
+pub(crate) use registry::{MAX_VIRTUAL_CARDS, Registry};
 pub use virtual_card::UserDirectory;
 pub(crate) use virtual_card::{CORES, ResourceTracker};
 

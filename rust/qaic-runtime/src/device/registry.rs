@@ -12,11 +12,11 @@ use super::kernel::{Kernel, KernelOptions};
 use super::noop::{self, NoopDevice};
 use super::virtual_card::shared_cores::SharedCores;
 use super::{CORES, Device, DeviceId, DeviceKind, ResourceTracker, UserDirectory, find};
-use crate::error::{DeviceError, RuntimeError};
+use crate::error::{DeviceError, InputError, RuntimeError};
 use crate::process::log;
 
 /// Maximum number of virtual cards of a process, which equals the maximum number of real cards of a host.
-const MAX_VIRTUAL_CARDS: u32 = 64;
+pub(crate) const MAX_VIRTUAL_CARDS: u32 = 64;
 
 /// Options that select the devices of a process, as [`RegistryOptions::from_environment`] reads them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,9 +50,7 @@ impl RegistryOptions {
         if (1..=MAX_VIRTUAL_CARDS).contains(&count) {
             return Ok(count);
         }
-        Err(RuntimeError::argument(format!(
-            "QAIC_CPU_DEVICES is {count}; 1 to {MAX_VIRTUAL_CARDS} is expected"
-        )))
+        Err(InputError::VirtualCards { found: count.to_string() }.into())
     }
 
     /// Hardware family of the virtual and emulated cards.

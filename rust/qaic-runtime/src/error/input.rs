@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::binding::ArgumentError;
+use crate::device::MAX_VIRTUAL_CARDS;
 
 qaic_qpc::errors! {
     /// The arguments of a call are invalid, or unsuitable for the program.
@@ -38,8 +39,8 @@ qaic_qpc::errors! {
             found: u32 = 0x5e6f_7a8b,
         } => "inference.io_crc" "InferenceError" [binding, section, taken, found]
             hint "do not write to the arrays of an inference before its results are collected",
-        /// The value of `QAIC_CPU_DEVICES` is not a number.
-        #[error("QAIC_CPU_DEVICES is {found:?}; a number of virtual cards is expected")]
+        /// The value of `QAIC_CPU_DEVICES` is not a number of virtual cards.
+        #[error("QAIC_CPU_DEVICES is {found:?}; a number from 1 to {MAX_VIRTUAL_CARDS} is expected")]
         VirtualCards { found: String = "many".into() } => "option.cpu_devices",
         /// The value of `QAIC_CPU_SHARED` is not a valid location.
         #[error(

@@ -1,6 +1,7 @@
 //! The permitted combination of shapes that given tensors belong to.
 
 use std::fmt::{self, Write};
+use std::iter::repeat;
 
 use super::{BindingSpec, BindingSpecs, BufferFacts, TensorShape};
 
@@ -30,8 +31,11 @@ impl fmt::Display for ShapeError {
     }
 }
 
+/// Number of permitted combinations in a message; a program can have thousands.
+const SHOWN: usize = 4;
+
 impl ShapeError {
-    /// Returns the passed shapes and the allowed ones.
+    /// Returns the passed shapes and the allowed ones that are most similar.
     pub(crate) fn details(&self) -> String {
         let passed = self.passed.iter().zip(&self.item_bytes).map(|((name, found, dims), &expected)| {
             if usize::try_from(*found) == Ok(expected) {
@@ -41,11 +45,29 @@ impl ShapeError {
             }
         });
         let mut text = format!("passed: {}", passed.collect::<Vec<_>>().join(", "));
-        for (variant, tensors) in self.allowed.iter().enumerate() {
+        let mut nearest: Vec<_> = self.allowed.iter().enumerate().collect();
+        nearest.sort_by_key(|(_, tensors)| self.distance(tensors));
+        nearest.truncate(SHOWN);
+        nearest.sort_by_key(|&(variant, _)| variant);
+        for (variant, tensors) in nearest {
             let tensors = tensors.iter().map(|(name, dims)| format!("{name} {dims:?}"));
             let _ = write!(text, "; allowed {variant}: {}", tensors.collect::<Vec<_>>().join(", "));
         }
+        let more = self.allowed.len().saturating_sub(SHOWN);
+        if more > 0 {
+            let _ = write!(text, "; and {more} more");
+        }
         text
+    }
+
+    /// Returns the sum of the differences of all dims from the passed ones.
+    fn distance(&self, allowed: &[(String, Vec<usize>)]) -> u64 {
+        let dims = self.passed.iter().zip(allowed).flat_map(|((_, _, passed), (_, allowed))| {
+            let (passed, allowed) = (passed.iter().copied(), allowed.iter().map(|&dim| dim as u64));
+            let ranks = passed.len().max(allowed.len());
+            passed.chain(repeat(0)).zip(allowed.chain(repeat(0))).take(ranks)
+        });
+        dims.fold(0, |sum, (passed, allowed)| sum.saturating_add(passed.abs_diff(allowed)))
     }
 }
 
