@@ -273,6 +273,11 @@ def test_a_folder_of_its_own(path):
     assert qaic.compile(path, output_dir="out").path == Path("out/programqpc.bin")
 
 
+def test_a_file_is_no_folder(path):
+    with pytest.raises(OptionError, match=r"output_dir: .* cannot be used: it is a file"):
+        qaic.Session(path, output_dir=path)
+
+
 def test_a_large_container_in_a_folder_has_no_copy_in_the_cache(path, tmp_path, monkeypatch):
     monkeypatch.setenv("QAIC_CACHE_DIR", str(tmp_path / "cache"))
     expected = content(qaic.compile(path, output_dir="small", aic_num_cores=2))
@@ -310,7 +315,7 @@ def test_nothing_is_left_of_a_failure(tmp_path):
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(path, tmp_path, monkeypatch):
     monkeypatch.setattr(compilation, "compile_resolved", lambda *_, **__: pytest.fail("worked"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(OptionError, match="backend_binary_path: 'file' cannot be used: it is a file"):
         qaic.compile(path, CompileConfig(backend="AIC", backend_binary_path="file/net"))
     (tmp_path / "net_backend.bin").mkdir()
     with pytest.raises(OptionError, match="is a folder, a file is expected"):

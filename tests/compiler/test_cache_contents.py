@@ -412,6 +412,20 @@ def test_a_limit_that_is_no_size_is_refused_before_any_work(folder, tmp_path, mo
     assert cache_contents.entries(cache.open_cache().folder) == []
 
 
+def test_a_cache_that_cannot_be_used_names_the_reason_and_the_end_of_its_programs(
+    tmp_path, monkeypatch, caplog
+):
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("QAIC_CACHE_DIR", str(file))
+    cache._private_folder.cache_clear()
+    folder = cache.open_cache().folder
+    assert caplog.messages == [
+        f"the compile cache {file} cannot be used (File exists); output_dir keeps programs, {folder} only "
+        "until the process ends"
+    ]
+
+
 def test_a_clock_that_was_set_back_keeps_no_program_for_long(folder, tmp_path, monkeypatch):
     paths = [save(tmp_path, scaled(factor, 100_000), f"{factor}.onnx") for factor in range(3)]
     stale, used, newest = (compiled_and_let_go(path) for path in paths)

@@ -516,7 +516,7 @@ def test_a_wrong_archive_is_refused(files, arrays, message):
         ("# nothing\n", "no samples"),
         ("a0.raw,bad.npy", "'bad.npy' for input 'b'"),
         ("a0.raw,huge.npy", "'huge.npy' for input 'b'"),
-        ("a0.raw,shape.npy", r"line 1: .*input 'b' of shape \[2\], expected shape \[1\]"),
+        ("a0.raw,shape.npy", r"list.txt, line 1: .*input 'b' of shape \[2\], expected shape \[1\]"),
         ("a0.raw,object.npy", "object.npy"),
     ],
 )

@@ -203,7 +203,8 @@ def open_cache() -> Cache:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_writable(folder)
     except (OSError, RuntimeError) as error:
-        return Cache(_private_folder(str(folder or "~/.cache/openqaic"), str(error)))
+        reason = getattr(error, "strerror", None) or str(error)
+        return Cache(_private_folder(str(folder or "~/.cache/openqaic"), reason))
     if not is_own(folder):
         return Cache(_private_folder(str(folder), "another user can write there"))
     return Cache(folder)
@@ -216,5 +217,8 @@ def _private_folder(wanted: str, reason: str) -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="openqaic-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _log.warning("the compile cache %s cannot be used (%s); this process uses %s", wanted, reason, folder)
+    text = (
+        "the compile cache %s cannot be used (%s); output_dir keeps programs, %s only until the process ends"
+    )
+    _log.warning(text, wanted, reason, folder)
     return folder

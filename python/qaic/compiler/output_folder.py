@@ -60,8 +60,11 @@ def check_container(path: Path, option: str = "output_dir", target: str = "cpu")
     """Refuse to replace a file that openqaic did not compile.
 
     `option` names the file or its folder in messages. A program for the CPU device does not replace one that
-    was compiled for a card. Raises OptionError if `path` exists and is not a program that openqaic compiled.
+    was compiled for a card. Raises OptionError if `path` exists and is not a program that openqaic compiled,
+    or its folder is a file.
     """
+    if os.path.lexists(path.parent) and not path.parent.is_dir():
+        raise refused(path.parent, option, "it is a file")
     if not os.path.lexists(path) or (target == "card" and path.name in recorded(path.parent)):
         return
     try:
@@ -77,17 +80,15 @@ def check_alone(folder: Path, option: str, target: str) -> None:
 
     Raises OptionError if it contains something else, or is not a folder.
     """
-    if not os.path.lexists(folder):
+    check_container(folder / QPC_FILE_NAME, option, target)
+    if not folder.exists():
         return
-    if not folder.is_dir():
-        raise refused(folder, option, "it is a file")
     ours = {RECORD_NAME, DEBUG_FOLDER, *recorded(folder)}
     held = sorted(
         path.name for path in folder.iterdir() if path.name not in ours and not is_work_folder(path.name)
     )
     if held and QPC_FILE_NAME not in {*held, *ours}:
         raise refused(folder, option, f"it contains {held[0]}" + (" and more" if len(held) > 1 else ""))
-    check_container(folder / QPC_FILE_NAME, option, target)
 
 
 def move_results(made: Path, folder: Path) -> None:

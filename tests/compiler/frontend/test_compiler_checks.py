@@ -225,6 +225,15 @@ def test_broken_rules_name_the_node(name):
     assert caught.value.code == "compile.invalid_model"
 
 
+def test_a_broken_rule_is_one_line():
+    model = model_of([node("MatMul", ["x", "missing"], ["y"])], [info("x", [1, 2])], [info("y", [1, 2])])
+    with pytest.raises(
+        CompileError, match=r"input 'missing' of node: name: (.* )?OpType: MatMul is not"
+    ) as caught:
+        lowered(model)
+    assert "\n" not in caught.value.message
+
+
 @pytest.mark.parametrize("name", ["", "mine"])
 def test_contradictions_that_onnx_finds_name_the_node(name):
     """A classifier without its second result ends the shape inference of onnx."""

@@ -109,8 +109,7 @@ def test_unknown_kinds_are_named_with_the_nearest(caplog):
     with caplog.at_level(logging.WARNING):
         classes_of(perceptron(), execute_nodes_in_fp16=("Matmull", "Softmax", "Relu"))
     assert caplog.messages == [
-        "execute_nodes_in_fp16: the model has no operators of 2 of the kinds given: "
-        "'Matmull' (did you mean 'MatMul'?), 'Softmax'"
+        "execute_nodes_in_fp16: the model has no operators 'Matmull' (did you mean 'MatMul'?), 'Softmax'"
     ]
 
 

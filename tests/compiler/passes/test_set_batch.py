@@ -74,3 +74,19 @@ def test_a_model_without_a_batch_is_refused(model):
     with pytest.raises(CompileError) as caught:
         lowered(model, batchsize=3)
     assert caught.value.code == "compile.not_batchable"
+
+
+def test_the_declared_shape_of_one_sample_fits_no_other_batch():
+    model = model_of(
+        [node("NonZero", ["x"], ["places"]), node("Transpose", ["places"], ["y"])],
+        [info("x", [1, 4])],
+        [info("y", ["rows", 2])],
+    )
+    with pytest.raises(
+        OptionConflictError, match="output_shapes gives 1 to the first dimension of output 'y'"
+    ):
+        lowered(model, batchsize=3, output_shapes={"y": (1, 2)})
+    assert lowered(model, batchsize=3, output_shapes={"y": (3, 2)}).outputs[0].dims == (3, 2)
+    with pytest.raises(CompileError) as caught:
+        lowered(model)
+    assert "an inference that gives another shape fails" in caught.value.hints[0]

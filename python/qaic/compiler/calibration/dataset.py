@@ -119,7 +119,7 @@ class FileSource:
         for number, names in self._lines:
             files = self._assigned(number, names)
             arrays = {name: self._read(number, self._inputs[name], file) for name, file in files.items()}
-            yield Sample(f"line {number}", arrays)
+            yield Sample(f"{self._path}, line {number}", arrays)
 
     def _wrong(self, number: int, found: str, expected: str) -> OptionError:
         return _wrong(self._path, f", line {number}", found, expected, line=number)

@@ -74,7 +74,8 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
             code="dynamic_shape",
             found=f"a shape that is only known when the program runs{f', from {name} on' if name else ''}",
             expected="a shape that follows from the shapes of the inputs",
-            fix=f"give its shape, if it is always the same, e.g. output_shapes={shape}; "
+            fix=f"if all inferences give one shape, declare it: with output_shapes={shape}, whose sizes are "
+            "examples, an inference that gives another shape fails; "
             f"or end the model before {name or _OPEN}, or pad its output to a fixed size",
             context=context,
         )

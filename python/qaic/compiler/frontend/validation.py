@@ -395,7 +395,7 @@ def _broken_rule(view: onnx.ModelProto) -> str:
     try:
         checker.check_model(view)
     except (checker.ValidationError, ValueError) as error:
-        return str(error).strip().split("\n\n")[0]
+        return " ".join(str(error).strip().split("\n\n")[0].split())
     return ""
 
 

@@ -161,7 +161,7 @@ def _kinds(present: Collection[str], given: Iterable[str], option: str, *, tell:
     if missing and tell:
         warn(
             "options.unknown_operators",
-            f"{option}: the model has no operators of {len(missing)} of the kinds given: "
+            f"{option}: the model has no operator{'s' if missing[1:] else ''} "
             f"{', '.join(missing[:5]) + (f' and {len(missing) - 5} more' if len(missing) > 5 else '')}",
         )
     return found

@@ -20,7 +20,6 @@ from qaic.compiler.ir.graph_walk import SHAPE_READERS, FreshNames, standard, sub
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.passes.shape_inference.infer_shapes import sizes_of
 from qaic.errors import OptionConflictError
-from qaic.options.codecs.structures import ModelInput
 from qaic.options.table import CompileOptions
 from qaic.support.text import counted
 
@@ -62,7 +61,7 @@ def _batched_sizes(model: Model, options: CompileOptions) -> dict[str, int]:
             expected="at least one",
             fix="omit batchsize, or export the model with a symbolic first dimension",
         )
-    _check_shapes(options.model_inputs, batch, named, len(proto.graph.input))
+    _check_shapes(options, batch, named, len(proto.graph.input))
     if batch == _TRACED or not (traced or _claims_traced(proto)):
         return values
     claims = _claims_traced(proto)
@@ -74,17 +73,28 @@ def _batched_sizes(model: Model, options: CompileOptions) -> dict[str, int]:
     return values
 
 
-def _check_shapes(specs: Sequence[ModelInput], batch: int, named: set[str], inputs: int) -> None:
-    """Refuse a shape with another first dimension than `batch`, which the inputs in `named` have."""
-    for spec in specs:
-        is_batched = spec.input_name in named or (not spec.input_name and inputs == 1)
-        if is_batched and spec.input_shape and spec.input_shape[0] != batch:
-            what = f"input {spec.input_name!r}" if spec.input_name else "the input"
+def _check_shapes(options: CompileOptions, batch: int, named: set[str], inputs: int) -> None:
+    """Refuse a shape with another first dimension than `batch`, which the inputs in `named` have.
+
+    The shape of an output that depends on data has the batch if its first dimension is that of one sample.
+    """
+    shapes: list[tuple[str, str, Sequence[int | str]]] = [
+        (f"input {spec.input_name!r}" if spec.input_name else "the input", "model_inputs", spec.input_shape)
+        for spec in options.model_inputs
+        if spec.input_name in named or (not spec.input_name and inputs == 1)
+    ]
+    shapes += [
+        (f"output {name!r}", "output_shapes", dims)
+        for name, dims in options.output_shapes.items()
+        if dims[:1] == (_TRACED,)
+    ]
+    for what, option, dims in shapes:
+        if dims and dims[0] != batch:
             raise OptionConflictError(
-                f"batchsize is {batch}, but model_inputs gives {spec.input_shape[0]} to the first dimension "
-                f"of {what}: omit batchsize, or give both the same size",
+                f"batchsize is {batch}, but {option} gives {dims[0]} to the first dimension of {what}: omit "
+                "batchsize, or give both the same size",
                 code="option.batchsize",
-                context={"options": ["batchsize", "model_inputs"]},
+                context={"options": ["batchsize", option]},
             )
 
 
