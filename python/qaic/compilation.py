@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -21,7 +22,6 @@ from qaic.options.signature import function_with_options
 from qaic.options.table import find, merge, nearest_name
 from qaic.qpc import DataType, Qpc
 from qaic.support.atomic_io import copy_replacing
-from qaic.support.dataclass import dataclass, field
 from qaic.support.lazy_module import LazyModule
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def option_diagnostics(resolved: ResolvedOptions) -> tuple[Diagnostic, ...]:
     return tuple(Diagnostic("warning", "options", text) for text in resolved.warnings)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Request:
     """The options of a configuration, in any of its forms."""
 

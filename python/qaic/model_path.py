@@ -3,11 +3,11 @@
 import errno
 import glob
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qaic.errors import OptionError
-from qaic.support.dataclass import dataclass
 from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.program_names import QPC_FILE_NAME
 from qaic.support.text import nearest_name

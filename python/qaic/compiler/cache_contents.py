@@ -13,12 +13,12 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from qaic.errors import OptionError
 from qaic.support.atomic_io import remove_abandoned
-from qaic.support.dataclass import dataclass, field
 from qaic.support.program_names import QPC_FILE_NAME
 
 _log = logging.getLogger("qaic.compiler")
@@ -32,7 +32,7 @@ _POLL_S: Final = 0.05
 _SIZE_SUFFIXES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A program in the cache."""
 
@@ -133,7 +133,7 @@ def remove_leftovers(folder: Path) -> None:
                     remove_abandoned(Path(entry.path))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Uses:
     """The programs that this process uses in one cache, listed in a file that it locks."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,6 @@ from qaic.compiler.reports import emit_report, extra_artifacts
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.table import CompileOptions, effective_options, recorded_only
 from qaic.support.atomic_io import copy_replacing, write_replacing
-from qaic.support.dataclass import replace
 from qaic.support.program_names import QPC_FILE_NAME
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ The origin stays with the value until the last check, so that errors show the op
 """
 
 import enum
+from dataclasses import dataclass
 from pathlib import Path
-
-from qaic.support.dataclass import dataclass
 
 
 class OptionSource(enum.Enum):
@@ -17,7 +16,7 @@ class OptionSource(enum.Enum):
     ARGV = "flag"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The place where an option was given, and its spelling there."""
 
@@ -34,7 +33,7 @@ class Origin:
         return self.spelling if self.file is None else f"{self.spelling} ({self.file}, line {self.line})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RawOption:
     """One given option."""
 

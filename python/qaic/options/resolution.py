@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,6 @@ from qaic.options.table import (
     nearest_name,
     set_options,
 )
-from qaic.support.dataclass import dataclass
 from qaic.support.text import escape_lines, format_value
 
 _OPTIONS_PATH = next(spec for spec in SPECS if spec.name == "options_path")
@@ -63,7 +63,7 @@ class ResolvedOptions:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Given:
     """A given option of the table, with its raw value, typed value or content of a file."""
 

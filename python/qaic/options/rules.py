@@ -6,11 +6,11 @@ can list all problems. `conflicts` contains the rules.
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from qaic.options.raw_option import OptionSource, Origin
 from qaic.options.table import find
-from qaic.support.dataclass import dataclass
 
 
 class Severity(enum.Enum):
@@ -20,7 +20,7 @@ class Severity(enum.Enum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RuleView:
     """The facts that a rule may use."""
 
@@ -68,7 +68,7 @@ class RuleView:
 Check: TypeAlias = Callable[[RuleView], str | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule."""
 

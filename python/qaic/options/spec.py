@@ -5,11 +5,11 @@ precedence, errors, command lines, JSON keys, the reference page - is derived fr
 """
 
 import enum
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qaic.options.codecs.scalars import Bool, Codec, Float, Int
 from qaic.options.names import normalize
-from qaic.support.dataclass import dataclass, field, fields, replace
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -49,7 +49,7 @@ class FlagForm(enum.Enum):
     ACTION = "action"  # -flag, and nothing else is done
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Flag:
     """Command line flag of an option."""
 
@@ -85,7 +85,7 @@ class JsonForm(enum.Enum):
     TARGET = "hardware"  # the name of the compilation target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AicField:
     """Field of ``AicCompilerConfig`` or ``AicRuntimeConfig``."""
 
@@ -101,7 +101,7 @@ class AicField:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptionSpec:
     """A row of the option table."""
 

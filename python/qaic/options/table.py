@@ -7,6 +7,7 @@ so that the bytes depend on no path.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, TypeAlias
 
@@ -20,7 +21,6 @@ from qaic.options.rows.run_step import RunStepOptions
 from qaic.options.rows.scheduling import SchedulingOptions
 from qaic.options.rows.session import RuntimeRows, SessionOptions
 from qaic.options.spec import Effect, OptionSpec, Stage, rows_of
-from qaic.support.dataclass import dataclass
 
 __all__ = ["CompileOptions", "OptionClass", "RunStepOptions", "RuntimeOptions", "SessionOptions", "specs_of"]
 

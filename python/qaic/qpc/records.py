@@ -1,5 +1,6 @@
 """Plain values in containers."""
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
@@ -8,7 +9,6 @@ from numpy.typing import NDArray
 
 from qaic import _core
 from qaic.attribute_dict import AttributeDict
-from qaic.support.dataclass import dataclass, field
 
 #: view of an empty payload; read-only, as all views
 EMPTY: Final = np.frombuffer(b"\0", np.uint8)[:0]
@@ -38,7 +38,7 @@ class DataType(IntEnum):
     BFLOAT16 = 11
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BufferMapping:
     """A buffer of the caller, or a DMA buffer."""
 
@@ -51,7 +51,7 @@ class BufferMapping:
     data_type: DataType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConstantsInfo:
     """A segment of constants."""
 
@@ -61,7 +61,7 @@ class ConstantsInfo:
     """Bytes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProgramInfo:
     """Facts about the program."""
 
@@ -82,7 +82,7 @@ class ProgramInfo:
     constants: tuple[ConstantsInfo, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output as an array on the host."""
 
@@ -119,7 +119,7 @@ class Metadata(AttributeDict[Any]):
     fields: dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """A named payload."""
 
@@ -138,7 +138,7 @@ class Segment:
         return bytes_array(self._container.payload(self.name))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constants:
     """The constants and their static and dynamic parts."""
 
@@ -155,7 +155,7 @@ def bytes_array(view: _core.BytesView) -> NDArray[np.uint8]:
     return np.frombuffer(memoryview(view), np.uint8) if len(view) else EMPTY
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A defect of a container."""
 

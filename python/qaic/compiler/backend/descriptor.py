@@ -5,12 +5,12 @@ signals to the cores that all inputs have arrived, and another permits the trans
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from qaic.compiler.backend.op_profiling.settings import StatsSettings
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.interface import MAX_BYTES, Specialization, TensorSpec
-from qaic.support.dataclass import dataclass
 from qaic.support.program_names import STATS_OUTPUT
 
 #: alignment in bytes, a cache line: of tensors in their DMA buffer, and of DMA buffers in the card's memory
@@ -33,7 +33,7 @@ _DDR: Final = 1
 _PORTS: Final = {TO_DEVICE: 100, FROM_DEVICE: 101}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DmaBuffers:
     """All DMA buffers of a program."""
 

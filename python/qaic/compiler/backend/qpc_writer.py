@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -33,7 +34,6 @@ from qaic.compiler.ir.interface import MAX_BYTES, TensorSpec
 from qaic.compiler.ir.model import Model, StateRows
 from qaic.errors import CompileError
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import dataclass, replace
 from qaic.support.json import canonical_json
 from qaic.support.program_names import DIAGNOSTICS_SECTION, GRAPH_SECTION, OPERATIONS_SECTION, PLAN_SECTION
 
@@ -132,7 +132,7 @@ def prove(path: Path, model: Model, light: Model | None, options: CompileOptions
         raise_with_node(error, model)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Content:
     """Contents that all containers of a program share."""
 

@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import sched_getaffinity
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +45,6 @@ from qaic.compiler.passes.legalize.legalize_recurrent import legalize_recurrent
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_specializations
 from qaic.errors import CompileError, InferenceError
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import dataclass, field
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 from qaic.support.text import counted
 
@@ -76,7 +76,7 @@ def model_inputs(model: Model, *, has_state: bool) -> list[SampledInput]:
     ]
 
 
-@dataclass
+@dataclass(slots=True)
 class ObservedTensors:
     """The measured tensors, and the tensors that each measurement applies to."""
 

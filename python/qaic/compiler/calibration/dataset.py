@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from qaic.compiler.frontend.files.content_digest import DigestIndex
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, usages
 from qaic.errors import OptionError
-from qaic.support.dataclass import dataclass, field
 from qaic.support.library_errors import library_errors
 from qaic.support.open_regular import open_regular, read_regular
 from qaic.support.text import counted
@@ -33,7 +33,7 @@ from qaic.support.text import counted
 _MOST_LIST_BYTES: Final = 256 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SampledInput:
     """An input of the float graph."""
 
@@ -50,7 +50,7 @@ class SampledInput:
         return {int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize for shape in self.shapes}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """Inputs of one inference, and a description of their origin."""
 
@@ -401,7 +401,7 @@ _PASS_ON: Final = frozenset(
 _MOST_BYTES: Final = 1 << 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SampleFiles:
     """The files of an input list."""
 

@@ -17,6 +17,7 @@ version     form
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ import onnx
 from qaic.compiler.calibration.glow_profile import DECIMAL, fixed, legalize, read_profile
 from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
-from qaic.support.dataclass import dataclass
 from qaic.support.json import parse_json
 from qaic.support.text import counted
 from qaic.support.yaml import PlainValues, YamlMistakeError, compose
@@ -48,7 +48,7 @@ _FLOAT_TYPES: Final = {"float16": 16, "float32": 32}
 _SCHEMES: Final = ("PER_TENSOR", "PER_CHANNEL")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Encodings of one tensor, each an object of the first form."""
 

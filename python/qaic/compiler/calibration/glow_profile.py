@@ -7,6 +7,7 @@ tools are therefore read without the parser.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,6 @@ import onnx
 from qaic import _core
 from qaic.compiler.ir.quantization import CalibrationProfile, TensorProfile
 from qaic.errors import OptionError
-from qaic.support.dataclass import dataclass, field
 
 #: longest name in a file; longer names are cut
 _MOST_CHARS: Final = 500
@@ -114,7 +114,7 @@ _INTEGER: Final = r"[+-]?[0-9]{1,10}"
 _HASH: Final = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}"
 
 
-@dataclass
+@dataclass(slots=True)
 class ProfileFile:
     """Content of a profile file."""
 

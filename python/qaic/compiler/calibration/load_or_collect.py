@@ -7,6 +7,7 @@ them: a graph with changed names loses entries, but keeps its identity.
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,6 @@ from qaic.compiler.passes.fold_batch_normalization import fold_batch_normalizati
 from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions, is_quantizing
-from qaic.support.dataclass import replace
 from qaic.support.open_regular import read_regular
 
 

@@ -14,12 +14,12 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Final
 
 from qaic import _core
 from qaic.errors import CompileError, QpcError
-from qaic.support.dataclass import dataclass, field, replace
 from qaic.support.program_names import DIAGNOSTICS_SECTION
 from qaic.support.text import escape_lines
 
@@ -110,7 +110,7 @@ _log = logging.getLogger("qaic.compiler")
 _LEVELS: Final = {"warning": logging.WARNING, "note": logging.INFO}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """A message of a compilation."""
 
@@ -130,7 +130,7 @@ class Diagnostic:
         _log.log(_LEVELS[self.severity], "%s", escape_lines(self.message))
 
 
-@dataclass
+@dataclass(slots=True)
 class Diagnostics:
     """The diagnostics of one compilation, in the order in which they were found."""
 
@@ -276,7 +276,7 @@ def _decoded(content: bytes) -> Iterator[Diagnostic]:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class Survey:
     """Findings, each with its nodes or values."""
 

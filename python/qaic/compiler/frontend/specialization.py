@@ -6,6 +6,7 @@ are shared. Only the dims of inputs and outputs are stored per set.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import onnx
@@ -20,7 +21,6 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import known_dims
 from qaic.errors import OptionError
 from qaic.options.files.specializations import SpecializationEntry
-from qaic.support.dataclass import replace
 from qaic.support.text import counted
 
 MAX_DIMS: Final = 8

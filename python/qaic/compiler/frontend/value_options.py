@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -14,7 +15,6 @@ from qaic.compiler.ir.precision import has_node_options
 from qaic.errors import CompileError
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import replace
 from qaic.support.text import nearest_name
 
 

@@ -5,6 +5,7 @@ and values of their arguments, so arguments may be parts of the same graph.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,7 +15,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, subgraphs, uses, values_read_by
-from qaic.support.dataclass import dataclass, field
 
 _Message = TypeVar(
     "_Message",

@@ -15,18 +15,18 @@ A value of a body that the compiler rewrites represents the results of the call.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import onnx
 
 from qaic.compiler.ir.graph_walk import all_nodes
-from qaic.support.dataclass import dataclass, field
 
 #: name of a function, number of a call and name of a value
 _INSTANCE: Final = re.compile(r"_([0-9]{1,9})_(.+)", re.DOTALL)
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a function in an expanded graph; the graph itself is a call without a function."""
 
@@ -51,7 +51,7 @@ class Call:
             at = at.parent
 
 
-@dataclass
+@dataclass(slots=True)
 class _Index:
     """Index of all names."""
 

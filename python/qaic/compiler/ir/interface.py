@@ -1,18 +1,18 @@
 """Inputs and outputs of a program, for each set of shapes, and the libraries of its custom operators."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.ir.elem_types import tensor_bytes, type_name
-from qaic.support.dataclass import dataclass
 
 #: the descriptor stores the bytes of a buffer as u32
 MAX_BYTES: Final = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output of the program."""
 
@@ -37,7 +37,7 @@ class TensorSpec:
         return type_name(self.elem_type)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Specialization:
     """One set of shapes: dims of every input and output, in order."""
 
@@ -47,7 +47,7 @@ class Specialization:
     outputs: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interface:
     """Inputs and outputs with their largest dims, and the sets of shapes if there are several."""
 
@@ -70,7 +70,7 @@ def check_size(spec: TensorSpec, kind: str) -> TensorSpec:
     return spec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Library:
     """An engine library with custom operators, as the container describes it."""
 
@@ -83,7 +83,7 @@ class Library:
         return {"name": self.path.name, "size": self.size, "crc32": self.crc32}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CustomOps:
     """Contents of the descriptions."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,10 +21,9 @@ from qaic.compiler.ir.quantization import CalibrationProfile, QuantizationPlan
 from qaic.compiler.ir.value_info import Added, ValueInfo, describe_added
 from qaic.options.files.specializations import SpecializationEntry
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import dataclass, field, replace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OpsTable:
     """Known facts about the operations of a program."""
 
@@ -33,7 +33,7 @@ class OpsTable:
     executions: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RowTensor:
     """An output of the graph that is not an output of the program."""
 
@@ -44,7 +44,7 @@ class RowTensor:
     dims: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RowUpdate:
     """State that is written by rows: indices of its input, its output, and the row tensors."""
 
@@ -58,7 +58,7 @@ class RowUpdate:
     reads_blocks: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StateRows:
     """Rows that the graph computes in place of the next values of state."""
 
@@ -68,7 +68,7 @@ class StateRows:
     updates: tuple[RowUpdate, ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Model:
     """A graph, its weights, and the sets of shapes that it serves."""
 
@@ -192,7 +192,7 @@ WorkFolder = Callable[[], AbstractContextManager[Path]]
 WriteProgram = Callable[[Path, Model, CompileOptions], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SideFile:
     """A file to write after the container."""
 
@@ -202,7 +202,7 @@ class SideFile:
     write: Callable[[Path], object]
 
 
-@dataclass
+@dataclass(slots=True)
 class Context:
     """Options of one compilation, and the findings of its passes."""
 
@@ -253,7 +253,7 @@ class Context:
         return self.options.retained_state and not self.options.whole_caches
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pass:
     """One step of a compilation; only ``compiler/pipeline.py`` defines its position in the order."""
 

@@ -4,6 +4,7 @@ A format is the set of values of float16 or bfloat16, named by its element type.
 """
 
 import enum
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,6 @@ import onnx
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT, FLOAT16
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, standard
 from qaic.options.table import CompileOptions, is_quantizing
-from qaic.support.dataclass import dataclass, field
 
 
 class PrecisionClass(enum.Enum):
@@ -59,7 +59,7 @@ class FloatReason(enum.Enum):
         return self.name.lower()
 
 
-@dataclass
+@dataclass(slots=True)
 class Classification:
     """Precision of every node that reads or computes floats, by the name of its first output."""
 

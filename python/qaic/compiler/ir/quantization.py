@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -12,13 +13,12 @@ from numpy.typing import NDArray
 from qaic.compiler.ir.elem_types import INT16, UINT8
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, attribute_of, node_key
 from qaic.compiler.ir.precision import FloatReason
-from qaic.support.dataclass import dataclass, field
 
 #: difference between an int8 number and its uint8 form
 UNSIGNED_SHIFT: Final = 128
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QuantParams:
     """Quantization of a tensor of activations: real = scale x (q - offset), q of a signed type.
 
@@ -56,7 +56,7 @@ class QuantParams:
         return max(low, min(high, level + self.zero_point))
 
 
-@dataclass
+@dataclass(slots=True)
 class Group:
     """A node and the nodes that were joined to it."""
 
@@ -99,7 +99,7 @@ class Scheme(enum.Enum):
     FUNCTION = "function between Q and DQ"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QuantizedBias:
     """A stored bias: int32 values with their scales, and the resulting scales of the weight."""
 
@@ -108,7 +108,7 @@ class QuantizedBias:
     weight_scales: npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedWeight:
     """Parameters of the constant weight of a group."""
 
@@ -130,7 +130,7 @@ class PlannedWeight:
         return self.scales if self.bias is None else self.bias.weight_scales
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedTable:
     """Parameters of a constant table of gathered rows: value = step x number + smallest value of the row."""
 
@@ -139,7 +139,7 @@ class PlannedTable:
     lows: npt.NDArray[np.float32]
 
 
-@dataclass
+@dataclass(slots=True)
 class QuantizedGroup:
     """A group that computes on integers."""
 
@@ -157,7 +157,7 @@ class QuantizedGroup:
     shared: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class FloatNodes:
     """Nodes that do not change."""
 
@@ -169,7 +169,7 @@ class FloatNodes:
     readers: tuple[onnx.NodeProto, ...] = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class QuantizationPlan:
     """The decision about every node of a graph, in the order of the main graph."""
 
@@ -208,7 +208,7 @@ class QuantizationPlan:
         return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorProfile:
     """Values of one tensor."""
 
@@ -235,7 +235,7 @@ class TensorProfile:
             np.array_equal(getattr(self, name), getattr(other, name))
             if isinstance(getattr(self, name), np.ndarray)
             else getattr(self, name) is getattr(other, name) or getattr(self, name) == getattr(other, name)
-            for name in vars(self)
+            for name in self.__slots__
         )
 
     __hash__ = None  # type: ignore[assignment]  # holds arrays
@@ -246,7 +246,7 @@ class TensorProfile:
         return self.scale is not None or self.channel_scales is not None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class CalibrationExample:
     """The first sample of a calibration, and the outputs of the float graph."""
 
@@ -257,7 +257,7 @@ class CalibrationExample:
     powers: Mapping[str, float]
 
 
-@dataclass
+@dataclass(slots=True)
 class CalibrationProfile:
     """Values of the tensors of one model."""
 
@@ -305,7 +305,7 @@ _ALL_INPUTS: Final = frozenset({"Add", "Concat", "Div", "Max", "Min", "Mul", "PR
 _ALL_OUTPUTS: Final = frozenset({"Split"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class IntegerKernel:
     """Operator set from which the engine runs an operator on integers."""
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeAlias, TypeVar
 
@@ -9,7 +10,6 @@ import onnx
 
 from qaic.compiler.ir.graph_edits import describe_value, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
-from qaic.support.dataclass import dataclass, field
 
 #: most elements of a list, and of another dimension, that inference evaluates
 _LONGEST_LIST: Final = 1 << 14
@@ -23,7 +23,7 @@ Dims: TypeAlias = tuple[int | None, ...]
 DimsInSets: TypeAlias = Callable[[str], tuple[Dims, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Added:
     """The element type of a value that a rewriting added, and the value with its shape; "" for a scalar."""
 

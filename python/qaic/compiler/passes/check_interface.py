@@ -1,10 +1,11 @@
 """Checks of inputs and outputs, and the names of the program and its specializations."""
 
+from dataclasses import replace
+
 from qaic.compiler.diagnostics.messages import refuse, warn
 from qaic.compiler.frontend.specialization import named
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Context, Model, compiler_pass
-from qaic.support.dataclass import replace
 from qaic.support.program_names import RETAINED_STATE_SUFFIX, STATS_OUTPUT
 
 

@@ -8,6 +8,7 @@ operators. The device converts MXINT8 blocks; the graph has float32 instead.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,6 @@ from qaic.compiler.passes.emulation.mxint8 import packed_shape
 from qaic.errors import OptionError
 from qaic.options.files.custom_io import CONVERSIONS, CustomIo
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import replace
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 FILE: Final = "custom_io_list_file"

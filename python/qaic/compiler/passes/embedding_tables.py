@@ -11,6 +11,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -26,7 +27,6 @@ from qaic.compiler.ir.graph_edits import set_payload
 from qaic.compiler.ir.graph_walk import standard
 from qaic.compiler.ir.model import Context, Model, SideFile, compiler_pass
 from qaic.errors import CompileError
-from qaic.support.dataclass import dataclass
 from qaic.support.program_names import archive_names
 
 _SUFFIX: Final = ".npy"
@@ -43,7 +43,7 @@ _RANK: Final = 2
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Member:
     """The payload of one table in a zip file."""
 

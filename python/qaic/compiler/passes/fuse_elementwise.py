@@ -8,6 +8,7 @@ An operand of rotary embeddings, whose halves are exchanged and the first of the
 Programs without other operators of the device do not change, because any engine can run them.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import onnx
@@ -17,7 +18,6 @@ from qaic.compiler.ir.elem_types import FLOAT
 from qaic.compiler.ir.graph_walk import DEVICE_DOMAIN, attribute_of, behind, producers, standard, uses
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.precision import BIAS_TAKERS, FLOAT_FORMATS, UNROUNDED, cast_target, widens
-from qaic.support.dataclass import dataclass
 
 ELEMENTWISE: Final = "Elementwise"
 #: operator -> its step
@@ -29,7 +29,7 @@ _ROUND: Final = "round"
 _MOST_OPERANDS: Final = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Expression:
     """Rounded arithmetic in postfix notation; each ``read`` or ``rotate`` takes the next operand."""
 

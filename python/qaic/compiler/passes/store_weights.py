@@ -17,6 +17,7 @@ each inference. The kernels of the device read the same rows; scales and zero po
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -62,7 +63,6 @@ from qaic.compiler.ir.model import Context, Model, Skip, compiler_pass
 from qaic.compiler.ir.precision import cast_target, widens
 from qaic.compiler.ir.value_info import collect_shapes
 from qaic.compiler.passes.emulation.mxfp6_weights import ENCODING, chooses_matrices, swaps
-from qaic.support.dataclass import dataclass, replace
 
 PRODUCT: Final = "StoredMatMul"
 GATHER: Final = "StoredGather"
@@ -82,7 +82,7 @@ FEW_ROWS: Final = 16
 _FLOATS: Final = frozenset({FLOAT, FLOAT16, BFLOAT16})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Use:
     """A node that reads a weight, directly or through nodes that change its type or swap its dims."""
 

@@ -1,6 +1,7 @@
 """Nodes and constants of a graph that is converted to integers, and facts about their values."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,14 +16,13 @@ from qaic.compiler.ir.graph_walk import FreshNames, node_key, standard_version
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.precision import PrecisionClass
 from qaic.compiler.ir.quantization import QuantParams
-from qaic.support.dataclass import dataclass
 
 #: first standard operator set whose Q/DQ have an axis, and 16 bits
 _AXIS_VERSION: Final = 13
 _INT16_VERSION: Final = 21
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QuantizedTensor:
     """A tensor that is stored as integers."""
 

@@ -12,6 +12,7 @@ the operator of that name.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
@@ -33,7 +34,6 @@ from qaic.compiler.ir.precision import INTEGERS, PrecisionClass
 from qaic.compiler.ir.quantization import VALUE_PRESERVING, WEIGHTED, Group
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.quantization.parameters import FloatGraph, has_constant_kernel
-from qaic.support.dataclass import dataclass
 
 #: operators that compute each element from the elements at the same position
 _POINTWISE: Final = frozenset(
@@ -56,7 +56,7 @@ _INNER: Final = _POINTWISE | _SHAPING | _REDUCING
 _LARGEST: Final = 40
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pattern:
     """Nodes that together form one operator."""
 

@@ -7,6 +7,7 @@ gets a larger step.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,6 @@ from qaic.compiler.ir.quantization import (
 )
 from qaic.compiler.ir.value_info import ValueInfo
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import dataclass
 from qaic.support.text import counted
 
 _BITS: Final = {"Int8": 8, "Int16": 16}
@@ -158,7 +158,7 @@ class QuantParamsChooser:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FloatGraph:
     """A graph whose nodes will be quantized, and facts about it."""
 

@@ -5,6 +5,7 @@ They are written atomically after the container; a compilation that fails leaves
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,6 @@ from qaic.errors import OptionError
 from qaic.options.files.parsed_file import InputFileContent
 from qaic.options.table import CompileOptions
 from qaic.support.atomic_io import write_replacing
-from qaic.support.dataclass import fields
 from qaic.support.open_regular import read_regular
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ built-in list.
 
 import json
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS
 from qaic.errors import OptionError
-from qaic.support.dataclass import dataclass
 from qaic.support.open_regular import read_text
 
 #: file that `-operators-supported=onnx` writes
@@ -26,7 +26,7 @@ _LARGEST_BYTES: Final = 4 << 20
 _LINE: Final = re.compile(r"(?:([\w.-]+)\.)?([A-Za-z]\w*)", re.ASCII)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One entry of a list."""
 
@@ -41,7 +41,7 @@ class Operator:
     source: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OperatorList:
     """Operators by domain and name."""
 

@@ -6,11 +6,11 @@ Their text forms are small grammars, unlike those of the simple types in `scalar
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import chain
 
 from qaic.options.codecs.scalars import Codec, Int, Json, ListOf, ValueMismatchError, to_python
 from qaic.options.names import normalize
-from qaic.support.dataclass import dataclass, fields
 from qaic.support.text import format_value
 
 #: Largest dimension that both ONNX and the container can represent.
@@ -38,7 +38,7 @@ _ELEMENT_TYPES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelInput:
     """Name, element type and shape of one graph input.
 

@@ -5,12 +5,12 @@ The file is a YAML sequence of mappings; every error contains the line and the k
 
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from qaic.options.codecs.scalars import Codec, Enum, Float, Int, Json, Str, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import unknown_keys
-from qaic.support.dataclass import dataclass
 from qaic.support.yaml import LinedDict, LinedList, shown
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _scale = Float(ge=2.0**-149, le=3.4028234663852886e38)
 _offset = Int(ge=-128, le=127)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CustomIo:
     """The requested form of one input or output at the program's interface."""
 

@@ -4,11 +4,11 @@ The file is a YAML mapping of two lists of names.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
 from qaic.options.files.parsed_file import ParsedFile, parse_yaml
 from qaic.options.names import nearest, unknown_keys
-from qaic.support.dataclass import dataclass
 from qaic.support.text import format_value
 from qaic.support.yaml import LinedDict, LinedList, NullText, shown
 
@@ -17,7 +17,7 @@ _HALF, _FLOAT = PRECISION_KEYS = ("FP16NodeInstanceNames", "FP32NodeInstanceName
 _BIAS = "enableFP32Bias"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodePrecision:
     """Nodes by the names of their first outputs."""
 

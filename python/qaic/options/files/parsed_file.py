@@ -8,12 +8,12 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from qaic.options.codecs.scalars import Codec, FilePath, Json, ValueMismatchError, collecting, remark
 from qaic.options.names import unknown_keys
-from qaic.support.dataclass import dataclass
 from qaic.support.json import parse_json
 from qaic.support.open_regular import NotRegularError, open_regular, read_regular
 from qaic.support.text import format_value
@@ -139,7 +139,7 @@ def parse_yaml(data: bytes, known: Container[str]) -> object:
         raise ValueMismatchError("YAML", f"a mistake{place} ({error.problem})") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputFileContent:
     """A file, and the hexadecimal SHA-256 digest of its content when the options were resolved."""
 

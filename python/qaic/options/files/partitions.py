@@ -1,10 +1,10 @@
 """The option that partitions a program for several devices."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from qaic.options.codecs.scalars import Enum, Int, Json, ListOf, Str, ValueMismatchError
 from qaic.options.files.parsed_file import JsonFile, list_of, object_of
-from qaic.support.dataclass import dataclass
 from qaic.support.text import format_value
 
 #: most devices that can reach each other's memory
@@ -14,7 +14,7 @@ _ID, _CORES, _KIND, _TEXT = Int(ge=0), Int(ge=1), Enum("p2p", "host"), Str()
 _IDS = ListOf(_ID)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Partition:
     """Nodes that run on a group of devices; several devices share the work of each node."""
 
@@ -26,7 +26,7 @@ class Partition:
     nodes: tuple[str, ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Connection:
     """Method with which a group of devices exchanges data: ``p2p`` or ``host``."""
 
@@ -34,7 +34,7 @@ class Connection:
     kind: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartitionConfig:
     """A program over several devices, whose ids are 0 to ``devices - 1``."""
 

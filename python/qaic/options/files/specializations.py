@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from qaic.options.codecs.scalars import Json, ValueMismatchError, remark
 from qaic.options.codecs.structures import SymbolMap
 from qaic.options.files.parsed_file import JsonFile
 from qaic.options.names import unknown_keys
-from qaic.support.dataclass import dataclass
 from qaic.support.text import format_value
 
 _KEY = "specializations"
@@ -19,7 +19,7 @@ _SEQUENCE = "seq_len"
 _NAME = "_graph_name"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SpecializationEntry:
     """One set of sizes for the symbolic dimensions of a model, with its name."""
 

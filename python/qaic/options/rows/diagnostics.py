@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import HexCodes
 from qaic.options.codecs.scalars import INT32_MAX, Enum, Int
 from qaic.options.spec import AicField, Effect, Flag, FlagForm, JsonForm, option, switch
-from qaic.support.dataclass import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DiagnosticOptions:
     """Options about statistics, checks and messages."""
 

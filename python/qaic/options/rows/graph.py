@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,10 +14,9 @@ from qaic.options.files.custom_io import CustomIo, CustomIoList
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.specializations import SpecializationEntry, Specializations
 from qaic.options.spec import AicField, Effect, Flag, FlagForm, JsonForm, option, switch
-from qaic.support.dataclass import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class GraphOptions:
     """Options about the model, the interface of the program and the container."""
 

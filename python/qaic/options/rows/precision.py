@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from qaic.options.codecs.scalars import ListOf, Str
 from qaic.options.files.node_precision import NodePrecision, NodePrecisionLists
 from qaic.options.spec import AicField, Flag, JsonForm, option, switch
-from qaic.support.dataclass import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrecisionOptions:
     """Options about the precision of computation and weights."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,7 +11,6 @@ from qaic.options.codecs.enumerations import RandomInputData, Samples
 from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Float, Int
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.spec import Effect, Flag, FlagForm, option, switch
-from qaic.support.dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ _SCHEMA = Enum("asymmetric", "symmetric", "symmetric_with_uint8", "symmetric_wit
 _MOST_BINS = 1 << 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class QuantizationOptions:
     """Options about quantization and its calibration."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from qaic.options.codecs.enumerations import Action
 from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Float, Int, ListOf
 from qaic.options.spec import Effect, FlagForm, option, tool_option
-from qaic.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

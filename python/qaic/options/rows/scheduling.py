@@ -5,6 +5,7 @@ Most of them control hardware that the CPU device does not have: they are checke
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,10 +14,9 @@ from qaic.options.codecs.scalars import INT32_MAX, Bool, FilePath, Float, Int, L
 from qaic.options.files.parsed_file import FileContent, InputFileContent
 from qaic.options.files.partitions import PartitionConfig, Partitions
 from qaic.options.spec import AicField, Effect, Flag, JsonForm, option, switch
-from qaic.support.dataclass import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SchedulingOptions:
     """Options about cores, memory, scheduling and partitioning."""
 

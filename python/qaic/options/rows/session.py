@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from qaic.options.codecs.scalars import INT32_MAX, Enum, FilePath, Int, Str
 from qaic.options.codecs.structures import DeviceIds
 from qaic.options.spec import AicField, Effect, Flag, JsonForm, option, switch
-from qaic.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class SessionOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RuntimeRows:
     """Options of loading and running."""
 

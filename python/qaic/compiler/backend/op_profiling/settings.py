@@ -5,12 +5,12 @@ default level has a buffer without a binding, so callers need not pass memory.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qaic import _core
 from qaic.compiler.ir.model import OPERATIONS_LEVEL, OpsTable
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import dataclass, field
 
 #: levels; each includes the levels below it
 INFERENCES: Final = 40
@@ -29,7 +29,7 @@ _PORTS: Final = 2
 _REQUESTS: Final = ("ddr_stats", "aic_pmu_recipe", "aic_pmu_events", "aic_profiling_type")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StatsSettings:
     """Instrumentation of a program."""
 

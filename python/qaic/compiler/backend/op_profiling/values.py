@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import onnx
 
@@ -16,10 +17,9 @@ from qaic.compiler.ir.value_info import collect_shapes, known_dims, may_follow_v
 from qaic.compiler.passes.shape_inference.engine_shapes import complete
 from qaic.compiler.passes.shape_inference.infer_shapes import infer_specializations
 from qaic.errors import QaicError
-from qaic.support.dataclass import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """A value; zero and None mean that a fact is unknown before the program runs."""
 

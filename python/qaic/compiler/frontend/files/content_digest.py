@@ -13,13 +13,13 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from qaic.compiler.frontend.files.external_data import finds_the_same
 from qaic.compiler.ir.constants.weights import FileRange, InputFile
 from qaic.support.atomic_io import replace_bytes
-from qaic.support.dataclass import dataclass
 
 #: bytes hashed as one unit; a file's digest is that of its block digests, so that threads can share the work
 _BLOCK: Final = 16 << 20
@@ -68,7 +68,7 @@ def _combine(digests: list[list[bytes]]) -> str:
     return whole.hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DigestIndex:
     """Stored digests, one small file per model path."""
 

@@ -3,15 +3,15 @@
 import errno
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qaic.compiler.diagnostics.messages import not_inside, refuse
 from qaic.compiler.ir.constants.weights import FileRange, InputFile
-from qaic.support.dataclass import dataclass, field
 
 
-@dataclass
+@dataclass(slots=True)
 class DataFiles:
     """The open files of one model.
 
@@ -98,7 +98,7 @@ def _real(path: Path) -> Path | None:
         raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ExternalData:
     """Permitted folders of a model's external data.
 

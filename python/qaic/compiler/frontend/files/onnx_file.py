@@ -7,6 +7,7 @@ model may exceed the 2 GiB limit of protobuf.
 """
 
 import mmap
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -27,7 +28,6 @@ from qaic.compiler.ir.constants.weights import (
     read_all,
 )
 from qaic.errors import CompileError
-from qaic.support.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     import onnx
@@ -59,7 +59,7 @@ _OTHER_FILES: Final = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class OnnxFile:
     """An opened model: the model without weight data, its weights, and the files of both.
 

@@ -6,13 +6,13 @@ checked completely before use.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.ir.constants.weights import FileRange, InputFile, read_all
 from qaic.compiler.ir.elem_types import CODES
 from qaic.errors import CompileError
-from qaic.support.dataclass import dataclass
 from qaic.support.json import parse_json
 
 #: largest object in bytes, some hundred thousand tensors; parsing takes about twenty times as much memory
@@ -52,7 +52,7 @@ TYPES: Final[dict[str, tuple[int, int | None]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor of a checkpoint: its type by the name in the file, its dims, and its byte range."""
 

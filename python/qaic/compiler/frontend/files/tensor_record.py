@@ -1,10 +1,10 @@
 """A serialized ``TensorProto``: its description, and the position of its payload."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from qaic.compiler.ir import elem_types
-from qaic.support.dataclass import dataclass, field
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -110,7 +110,7 @@ EXTERNAL_FIELD: Final = bytes((_DATA_LOCATION << 3 | VARINT, 1))
 _PAYLOADS: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
 
 
-@dataclass
+@dataclass(slots=True)
 class TensorRecord:
     """Contents of a ``TensorProto``, without reading its payload."""
 

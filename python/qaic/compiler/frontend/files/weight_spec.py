@@ -11,12 +11,12 @@ in ``files``, call that list ``checkpoint_files``, identify a file by its path, 
 location because their values are in the model.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.frontend.files.safetensors_file import shown
 from qaic.errors import CompileError
-from qaic.support.dataclass import dataclass
 from qaic.support.json import parse_json
 from qaic.support.text import counted
 
@@ -28,7 +28,7 @@ _VERSION: Final = 5
 _FORMAT: Final = "safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WeightPlace:
     """An input of the graph that is a constant, and the location of its values."""
 
@@ -39,7 +39,7 @@ class WeightPlace:
     key: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WeightSpec:
     """A model's references to its weights."""
 

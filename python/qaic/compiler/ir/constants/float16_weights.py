@@ -1,6 +1,7 @@
 """Weights that are converted to another float type while they are read, and counts of lost values."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -11,7 +12,6 @@ from qaic.compiler.diagnostics.messages import Diagnostic
 from qaic.compiler.ir.constants.packed import Facts, converted
 from qaic.compiler.ir.constants.weights import TensorSource
 from qaic.compiler.ir.elem_types import BFLOAT16, FLOAT16, TABLE
-from qaic.support.dataclass import dataclass, field
 from qaic.support.text import counted
 
 #: largest finite float16
@@ -31,7 +31,7 @@ def beyond_float16(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
     return beyond
 
 
-@dataclass
+@dataclass(slots=True)
 class Overflows:
     """Finite constants beyond float16, and constants that it turns into zeros, by name of the initializer.
 

@@ -7,6 +7,7 @@ index arithmetic must not be rounded.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -33,7 +34,6 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.precision import FLOAT_FORMATS, selected_inputs
 from qaic.errors import CompileError
-from qaic.support.dataclass import replace
 
 #: types of weights that the engine reads from the mapping; sub-byte and 8-bit float types stay in the graph
 _MAPPED_TYPES: Final = elem_types.OF_NUMPY | {elem_types.BFLOAT16}

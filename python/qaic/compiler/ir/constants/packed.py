@@ -9,12 +9,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from qaic import _core
 from qaic.compiler.ir.constants.weights import FileRange, MemoryRange, Pieces, TensorSource, read_all
 from qaic.compiler.ir.elem_types import TABLE
-from qaic.support.dataclass import dataclass, replace
 
 #: rows are padded with zeros to a multiple of this many elements
 UNIT: Final = 32
@@ -47,7 +47,7 @@ _HELD: Final = 64 << 20
 _STEP: Final = 128 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Matrices:
     """Matrices of a payload, and their order in the container. `_core.Payload` reads the attributes."""
 
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
     infinite: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PackedSource:
     """A payload of numbers in another type, form or order."""
 
@@ -136,7 +136,7 @@ class PackedSource:
             listener(facts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JoinedSource:
     """Several payloads, one after the other."""
 

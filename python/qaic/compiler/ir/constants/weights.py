@@ -8,12 +8,12 @@ shrinks, the result is an error and not a bus error.
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from qaic.compiler.diagnostics.messages import changed, refuse
 from qaic.errors import CompileError
-from qaic.support.dataclass import dataclass
 
 if TYPE_CHECKING:
     import onnx
@@ -39,7 +39,7 @@ class TensorSource(Protocol):
         """Read the payload in order; a piece is valid until the next one is requested."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ComputedSource:
     """A payload that is computed at each read."""
 
@@ -48,7 +48,7 @@ class ComputedSource:
     chunks: Callable[[], Pieces]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BlockFormat:
     """Format of a stored payload that the device decodes."""
 
@@ -58,7 +58,7 @@ class BlockFormat:
     axis: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredLayout:
     """Layout of the elements of a matrix for the kernels of the device."""
 
@@ -68,7 +68,7 @@ class StoredLayout:
     group: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Weight:
     """An initializer whose payload is not part of the graph's protobuf."""
 
@@ -115,7 +115,7 @@ class InputFile:
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileRange:
     """A payload in a file."""
 
@@ -145,7 +145,7 @@ class FileRange:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MemoryRange:
     """A payload that is already in memory."""
 

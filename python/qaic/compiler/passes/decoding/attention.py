@@ -5,6 +5,7 @@ that broadcasts does not need these copies.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -13,7 +14,6 @@ import onnx
 from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.graph_walk import behind, producers, standard
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS
-from qaic.support.dataclass import dataclass, field
 
 #: functions that write rows of a cache, and functions that read them, each with its number of operands
 SCATTERS: Final = {"CtxScatter": 3, "CtxScatterCB": 4}
@@ -58,7 +58,7 @@ VIEWS: Final = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze"})
 OF_ROWS: Final = frozenset({Role.ROWS, Role.BLANKED})
 
 
-@dataclass
+@dataclass(slots=True)
 class Attention:
     """Caches found in a graph."""
 
@@ -103,7 +103,7 @@ def calls(node: onnx.NodeProto, functions: Mapping[str, int]) -> bool:
     return node.domain in DOMAINS and functions.get(node.op_type) == len(node.input)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SharedHeads:
     """A product with rows that are copied for each query head that shares them."""
 

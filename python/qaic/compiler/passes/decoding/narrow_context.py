@@ -11,6 +11,7 @@ are zero. Results are equal bit by bit.
 """
 
 from copy import copy
+from dataclasses import replace
 from typing import Final
 
 import onnx
@@ -37,7 +38,6 @@ from qaic.compiler.passes.legalize.legalize_qualcomm_functions import DOMAINS, i
 from qaic.options.codecs.enumerations import operator_kind
 from qaic.options.files.node_precision import NodePrecision
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import replace
 
 #: number of slots that attended lengths are multiples of
 GRANULE: Final = 64

@@ -16,6 +16,7 @@ cache, and rounds values that the graph casts to float16.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import onnx
@@ -37,7 +38,6 @@ from qaic.compiler.ir.value_info import collect_shapes, collect_types
 from qaic.compiler.passes.decoding.attention import RANK, SLOTS, AttentionGraph
 from qaic.compiler.passes.legalize.legalize_qualcomm_functions import unguarded
 from qaic.compiler.passes.shape_inference.engine_shapes import forms_with
-from qaic.support.dataclass import dataclass, replace
 from qaic.support.program_names import RETAINED_STATE_SUFFIX
 
 #: float type -> types that represent all its values
@@ -51,7 +51,7 @@ _HOLDERS: Final[Mapping[int, frozenset[int]]] = {
 _SELECTING: Final = ("Gather", "GatherND", "Slice")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _State:
     """One state whose rows are written by a scatter."""
 
@@ -244,7 +244,7 @@ def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
 OPERATOR: Final = "AttendedRows"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Copies:
     """The operators that copy the attended rows of one cache."""
 

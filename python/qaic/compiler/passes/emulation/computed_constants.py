@@ -7,6 +7,7 @@ nodes that clip them. Constants whose operators keep them within float16 need no
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,6 @@ from qaic.compiler.ir.constants.float16_weights import Overflows, beyond_float16
 from qaic.compiler.ir.constants.in_graph import dense
 from qaic.compiler.ir.elem_types import FLOAT16
 from qaic.compiler.ir.graph_walk import all_graphs, node_key, node_label, standard
-from qaic.support.dataclass import dataclass, field
 
 #: operators whose results are always in [-1, 1]
 _OF_ONE: Final = (
@@ -94,7 +94,7 @@ _ELEMENTS: Final = 64
 _NODES: Final = 8
 
 
-@dataclass
+@dataclass(slots=True)
 class ConstantClasses:
     """The constants of a graph and its nested graphs."""
 

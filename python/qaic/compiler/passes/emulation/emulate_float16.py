@@ -8,6 +8,7 @@ Nodes of float32 and of integers do not change.
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -52,7 +53,6 @@ from qaic.compiler.passes.emulation.computed_constants import (
 )
 from qaic.compiler.passes.emulation.integer_sums import ROUNDED, IntegerSums
 from qaic.options.table import CompileOptions
-from qaic.support.dataclass import dataclass, field, replace
 
 _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 
@@ -60,7 +60,7 @@ _FORMATS: Final = {PrecisionClass.FP16: FLOAT16, PrecisionClass.BF16: BFLOAT16}
 _WHERE: Final = 9
 
 
-@dataclass
+@dataclass(slots=True)
 class _Scope:
     """Facts about one graph; other names belong to the graphs around it."""
 

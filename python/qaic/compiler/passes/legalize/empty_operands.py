@@ -9,6 +9,7 @@ that it moves a Transpose behind read none.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ from qaic.compiler.ir.graph_edits import clone, replace_input_with, set_attribut
 from qaic.compiler.ir.graph_walk import attribute_of, find_nodes, node_label, operator_of, standard
 from qaic.compiler.ir.value_info import DimsInSets, ShapesInSets, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
-from qaic.support.dataclass import dataclass, replace
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
 #: position of the axis among the operands of DFT from operator set 20
@@ -30,7 +30,7 @@ _AXIS: Final = 2
 _END: Final = 2**31
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Needed:
     """Dims of an operand, from `first` to before `stop`, none of which may be 0."""
 

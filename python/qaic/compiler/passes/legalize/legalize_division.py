@@ -9,6 +9,7 @@ ONNX.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -30,7 +31,6 @@ from qaic.compiler.ir.graph_walk import (
 from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.value_info import Added, ShapesInSets, shapes_in
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
-from qaic.support.dataclass import dataclass
 
 #: operators that divide; Mod traps in engines before 1.23
 DIVISIONS: Final = frozenset({"Div", "Mod"})
@@ -97,7 +97,7 @@ def _key(node: onnx.NodeProto) -> tuple[str, ...]:
     return (node.op_type, *node.input, *node.output)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Guard:
     """The divisors that a division needs a guard against, and the element type of its operands."""
 

@@ -15,6 +15,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -48,7 +49,6 @@ from qaic.compiler.ir.model import Context, Model, compiler_pass
 from qaic.compiler.ir.shape_arithmetic import computed_node
 from qaic.compiler.ir.value_info import Added, dims_in
 from qaic.compiler.passes.legalize.guard_nodes import refused_operand
-from qaic.support.dataclass import dataclass, field, replace
 
 #: first operator set in which a mask may have fewer columns than keys, so one column is not for all keys
 _PADDED_MASKS: Final = 24
@@ -117,7 +117,7 @@ def _legalize(
         edit.remove_nodes(body, unread)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Scope:
     """Facts about the values that the nodes of a graph can read."""
 

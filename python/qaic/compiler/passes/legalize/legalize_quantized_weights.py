@@ -9,6 +9,7 @@ order of groups become floats, because the engine reads packed ones in the wrong
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -34,7 +35,6 @@ from qaic.compiler.ir.graph_walk import (
 )
 from qaic.compiler.ir.inlined_names import InlinedNames
 from qaic.compiler.ir.model import Context, Model, compiler_pass
-from qaic.support.dataclass import dataclass, field
 
 #: first operator set with 4-bit types and scales per block
 _HAS_BLOCKS: Final = 21
@@ -147,7 +147,7 @@ def _keep_declared(function: onnx.FunctionProto) -> None:
             value.type.tensor_type.elem_type = kept
 
 
-@dataclass
+@dataclass(slots=True)
 class _Rewriter:
     fresh: FreshNames
     version: int

@@ -14,6 +14,7 @@ many nodes as one layer.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self
 
@@ -52,7 +53,6 @@ from qaic.compiler.passes.legalize.empty_operands import (
 )
 from qaic.compiler.passes.legalize.guard_nodes import GuardNodes, refused_operand
 from qaic.compiler.passes.legalize.ml_attributes import CHECKED, checked_operand
-from qaic.support.dataclass import dataclass
 from qaic.support.text import counted
 
 _ENGINE_DOMAIN: Final = "com.microsoft"
@@ -124,7 +124,7 @@ def fault(
     return ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Selection:
     """Indices that select rows of a table; a single position selects one row for each token."""
 
@@ -176,7 +176,7 @@ class _Selection:
         return "" if is_inside else f"an index outside the {least} {self.word}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Blocks:
     """Attributes of a Col2Im, with one number for each dimension of the image."""
 

@@ -5,12 +5,12 @@ The engine compares heads only in a run, and a run needs lengths and positions t
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import onnx
 
 from qaic.compiler.ir.graph_walk import attribute_of, standard
-from qaic.support.dataclass import dataclass, field
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -22,7 +22,7 @@ _CACHES, _LENGTHS, _TOTAL, _TABLES, _SCORES = (3, 4), 5, 6, (7, 8), 10
 _MASKS, _PAST_LENGTH = (3, 4), 7
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Values of integer operands of a node, and smaller sizes of other operands, which reduce the cost."""
 

@@ -8,6 +8,7 @@ shapes are not inferred for each set.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import onnx
@@ -28,7 +29,6 @@ from qaic.compiler.passes.shape_inference.engine_shapes import inferred, inferre
 from qaic.compiler.passes.shape_inference.size_conflicts import SizeCheck, Sizes, refusal
 from qaic.errors import CompileError, OptionError
 from qaic.options.files.specializations import SpecializationEntry
-from qaic.support.dataclass import replace
 
 #: most sets of shapes, because the container lists them all
 MAX_SETS: Final = 16_384

@@ -8,6 +8,7 @@ it with the shapes of its operands, and runs it on zeros if the cost is low.
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -44,7 +45,6 @@ from qaic.compiler.passes.shape_inference import loop_shapes
 from qaic.compiler.passes.shape_inference.attention_trials import heads_fault, trial_of
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred_alone, inferred_body
 from qaic.errors import CompileError
-from qaic.support.dataclass import dataclass, field
 from qaic.support.text import counted
 
 Dims = tuple[int | str, ...]
@@ -128,7 +128,7 @@ _ABOUT_SIZES: Final = (
 _MARKED_NUMBER: Final = r"@(\d+)@"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Conflict:
     """A node whose operands do not fit, and the reason; `outer` is its node of the main graph."""
 
@@ -138,7 +138,7 @@ class Conflict:
     outer: onnx.NodeProto
 
 
-@dataclass
+@dataclass(slots=True)
 class Sizes:
     """Sizes that the user gives for one specialization."""
 
@@ -158,7 +158,7 @@ class Sizes:
         return [name for name in names if name in self.given]
 
 
-@dataclass
+@dataclass(slots=True)
 class SizeCheck:
     """Finds conflicts; similar nodes are checked once."""
 
