@@ -3,6 +3,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto
 
 from compiler_oracle import info, lowered, model_of, node, run, whole
 from qaic.errors import CompileError, OptionConflictError
@@ -80,7 +81,7 @@ def test_the_declared_shape_of_one_sample_fits_no_other_batch():
     model = model_of(
         [node("NonZero", ["x"], ["places"]), node("Transpose", ["places"], ["y"])],
         [info("x", [1, 4])],
-        [info("y", ["rows", 2])],
+        [info("y", ["rows", 2], TensorProto.INT64)],
     )
     with pytest.raises(
         OptionConflictError, match="output_shapes gives 1 to the first dimension of output 'y'"
