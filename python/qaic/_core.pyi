@@ -648,8 +648,6 @@ class InferenceSet:
     def teardown(self) -> Teardown:
         """Return its teardown, which begins after its last use."""
 
-    def input_shapes(self) -> list[list[list[int]]]:
-        """Shapes of the inputs in every permitted combination, in order of the inputs."""
     def run(
         self,
         inputs: Mapping[str, ArrayLike] | ArrayLike,

@@ -479,3 +479,13 @@ def test_versions_that_share_a_folder_have_programs_of_their_own(folder, tmp_pat
         assert qaic.compile(path).path == other
     assert qaic.compile(path).path == mine != other
     assert {entry.path for entry in cache_contents.entries(folder)} == {mine, other}
+
+
+def test_a_full_disk_is_reported_with_the_ways_to_make_room(tmp_path):
+    def fail(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with pytest.raises(OSError, match="No space left on device; `openqaic cache prune --limit 1G`") as caught:
+        cache.Cache(tmp_path).build("key", fail)
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename

@@ -364,6 +364,15 @@ def test_attention_with_a_mask_of_minus_infinity_is_quantized_around_it(tmp_path
     assert np.linalg.norm(found - wanted) < 0.05 * np.linalg.norm(wanted)
 
 
+def test_samples_that_are_all_zero_are_named():
+    built = model([helper.make_node("Tanh", ["x"], ["y"])], [("x", "float32", [3])], [("y", "float32", [3])])
+    zeros, ones = ({"x": np.full(3, value, np.float32)} for value in (0, 1))
+    for samples, codes in (([zeros, zeros], ["calibration.only_zeros"]), ([zeros, ones], [])):
+        with recorded() as said:
+            profile(built, calibration_data=samples)
+        assert [item.code for item in said.items] == codes
+
+
 def test_nodes_that_stay_in_float_are_not_measured():
     built = model(
         [

@@ -171,10 +171,18 @@ def test_bytes_that_are_no_container(data):
         qaicrt.Qpc(data)
 
 
-@pytest.mark.parametrize("source", [None, 3, 2.5, ["a"]])
+@pytest.mark.parametrize("source", [3, 2.5, ["a"]])
 def test_what_is_neither_a_path_nor_bytes(source):
-    with pytest.raises((TypeError, BufferError)):
+    with pytest.raises(qaicrt.ExceptionInit, match="a path or the bytes of a container") as caught:
         qaicrt.Qpc(source)
+    assert f"basePath is {source!r}" in str(caught.value)
+
+
+def test_no_container_and_an_empty_name():
+    with pytest.raises(qaicrt.ExceptionNullPtr, match="basePath is None"):
+        qaicrt.Qpc(None)
+    with pytest.raises(qaicrt.ExceptionInit, match="in object: Qpc '': No such file"):
+        qaicrt.Qpc("")
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -9,6 +9,7 @@ files are equal. A program is used only if no other user can have written it.
 
 import atexit
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -80,7 +81,13 @@ class Cache:
                 _log.warning("the cached program %s is damaged or foreign; compiling the model again", path)
                 path.unlink()
             # All programs are written in one folder; each writer removes the files of killed writers.
-            write_replacing(path, write, work_parent=self.folder)
+            try:
+                write_replacing(path, write, work_parent=self.folder)
+            except OSError as error:
+                if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                    raise
+                fixes = "`openqaic cache prune --limit 1G` makes room, QAIC_CACHE_DIR selects another folder"
+                raise OSError(error.errno, f"{error.strerror}; {fixes}", error.filename) from error
             path.chmod(path.stat().st_mode & ~0o022)
             _mark(path)
             note_use(path)

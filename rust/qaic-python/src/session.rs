@@ -127,14 +127,6 @@ impl PyInferenceSet {
         PyTeardown::new(self.set.teardown())
     }
 
-    /// Returns the shapes of the inputs in every permitted combination, in order of the inputs.
-    fn input_shapes(&self) -> Vec<Vec<Vec<usize>>> {
-        let specs = self.tensors.specs();
-        (0..specs.variants)
-            .map(|variant| specs.inputs().iter().map(|spec| spec.shape(variant).dims.clone()).collect())
-            .collect()
-    }
-
     /// Runs one inference.
     ///
     /// Blocking, without the interpreter lock: waits for a free exec object, then for the device.

@@ -38,10 +38,10 @@ pub enum RequestError {
     #[error("a key of a tensor has escape sequences")]
     EscapedKey,
     /// The lists of numbers do not form an array.
-    #[error("is not an array of numbers: its lists differ in length")]
+    #[error("it is not an array of numbers: its lists differ in length")]
     Ragged,
     /// Some elements are not numbers.
-    #[error("is not an array of numbers")]
+    #[error("it is not an array of numbers")]
     NotNumbers,
     /// The number of elements does not match the shape.
     #[error("has {found} numbers")]

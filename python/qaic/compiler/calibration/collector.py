@@ -331,6 +331,12 @@ def collect(
     finite = {name: record for name, record in records.items() if name not in run.infinite}
     profiles = {name: record.profile(options.num_histogram_bins) for name, record in finite.items()}
     found = {name: profile for name, profile in profiles.items() if profile is not None}
+    zeros = sorted(
+        name for name in found if name in measured.inputs and found[name].minimum == found[name].maximum == 0
+    )
+    if zeros:
+        text = f"found only zeros in the samples of {listing(zeros)}, so the ranges do not fit other data"
+        warn("calibration.only_zeros", f"{source.option}: {text}", nodes=zeros)
     return CalibrationProfile(found, example=example.found())
 
 

@@ -86,7 +86,9 @@ pub(crate) fn construction_failed_by(py: Python<'_>, object: &'static str, cause
     let value = cause.value(py);
     let text_of = |name: &str| value.getattr(name).and_then(|text| text.extract::<String>()).ok();
     let (code, text) = if cause.is_instance_of::<pyo3::exceptions::PyOSError>(py) {
-        let file = text_of("filename").map(|file| format!("{file}: ")).unwrap_or_default();
+        let file = text_of("filename")
+            .map(|file| if file.is_empty() { "'': ".to_owned() } else { format!("{file}: ") })
+            .unwrap_or_default();
         ("file.io".to_owned(), text_of("strerror").map(|reason| format!("{file}{reason}")))
     } else {
         (text_of("code").unwrap_or_default(), text_of("message"))

@@ -21,9 +21,9 @@ pub(crate) fn whole(value: &Bound<'_, PyAny>) -> PyResult<i64> {
 /// Reads the attribute `name` of some properties, which must be in `range`.
 pub(crate) fn property(properties: &Bound<'_, PyAny>, name: &str, range: RangeInclusive<u32>) -> Answer<u32> {
     let value = properties.getattr(name)?;
-    let number = u32::try_from(whole(&value)?).ok().filter(|number| range.contains(number));
-    Ok(number.ok_or_else(|| {
+    let number = whole(&value).ok().and_then(|number| u32::try_from(number).ok());
+    Ok(number.filter(|number| range.contains(number)).ok_or_else(|| {
         let (first, last) = range.into_inner();
-        refused(format!("{name} is {value}; a number from {first} to {last} is expected"))
+        refused(format!("{name} is {value:?}; a number from {first} to {last} is expected"))
     })?)
 }

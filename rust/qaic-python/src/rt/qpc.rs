@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyMemoryView, PyTuple};
 use qaic_runtime::{Image, QStatus};
 
 use super::status::{member, refused};
-use super::{call_failed, construction_failed, construction_failed_by};
+use super::{call_failed, construction_failed, construction_failed_by, missing};
 use crate::buffers::{BytesView, copied_bytes};
 use crate::errors::{from_runtime, to_json};
 use crate::gil::Detach;
@@ -72,7 +72,14 @@ impl RtQpc {
             });
             return open(py, base.clone(), name.transpose()?).map(|image| Self { image }).map_err(failed);
         }
-        let mut bytes = copied_bytes(basePath)?;
+        if basePath.is_none() {
+            return Err(missing(py, "Qpc", "basePath"));
+        }
+        let mut bytes = copied_bytes(basePath).map_err(|_| {
+            let what =
+                format!("basePath is {}; a path or the bytes of a container are expected", shown(basePath));
+            construction_failed(py, "Qpc", refused(what))
+        })?;
         if let Some(size) = qpcFilename {
             let given = size.extract::<usize>().map_err(|_| {
                 PyTypeError::new_err(format!(

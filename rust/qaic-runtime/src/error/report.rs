@@ -15,8 +15,8 @@ impl RuntimeError {
         let report = self.detail().report();
         match self.detail() {
             ErrorDetail::Device(DeviceError::NotFound { existing, .. }) => report.hint(if existing.is_empty() {
-                "no card responds, or QAIC_VISIBLE_DEVICES hides all devices; without QAIC_DEVICE, or with QAIC_DEVICE=cpu, \
-                 programs run on the host"
+                "no card responds, or QAIC_VISIBLE_DEVICES hides all devices; QAIC_KMD=emu emulates a card, and \
+                 QAIC_DEVICE=cpu runs programs on the host"
             } else {
                 "QAIC_DEVICE selects the kinds of devices, QAIC_CPU_DEVICES the number of virtual and emulated cards, \
                  and QAIC_VISIBLE_DEVICES the visible devices"

@@ -161,7 +161,7 @@ impl Body {
             }
             if let Some(mut sample) = self.sample.take() {
                 let stages = &mut sample.watch.stages;
-                // Nothing happened in between, so the clock is not read again.
+                // Only checks and statistics take time after the outputs are ready; without them, the times are equal.
                 let is_over = !has_check && sample.watch.stats.is_none();
                 stages.completed_ns = if is_over { stages.outputs_ready_ns } else { clock::now_ns() };
                 sample.record();
