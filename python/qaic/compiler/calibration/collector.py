@@ -197,7 +197,7 @@ def write_instrumented(path: Path, model: Model, context: Context, results: Sequ
     read_masks(observed.proto)
     separate_pads(observed.proto)
     legalize_recurrent(observed.proto)
-    legalize_quantized_chains(observed.proto, observed.facts.types, observed.facts.shapes)
+    legalize_quantized_chains(observed.proto, observed.facts)
     validation.drop_unused(observed.proto, observed.weights)
     externalize_constants(observed.proto, observed.weights)
     specialization.fix_interface(observed.proto, observed.specialized)

@@ -5,7 +5,7 @@ are shared. Only the dims of inputs and outputs are stored per set.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -123,24 +123,14 @@ def check_hardware(specs: Iterable[TensorSpec], hardware: str | None) -> None:
 _OPTION = "network_specialization_config"
 
 
-def copies(model: Model) -> list[onnx.ModelProto]:
-    """Return one copy of a model per set of symbols, with fixed shapes for all inputs.
-
-    A model with one set of shapes is its own copy.
-    """
+def copy_at(model: Model, at: int) -> onnx.ModelProto:
+    """Return the copy of a model for one set of symbols; a model with one set is its own copy."""
+    sizes = model.symbol_sizes[at]
     if len(model.symbol_sizes) == 1:
-        return [model.proto]
-    pairs = zip(model.symbol_sizes, model.requested, strict=True)
-    return [copy_with(model.proto, sizes, entry) for sizes, entry in pairs]
-
-
-def copy_with(
-    model: onnx.ModelProto, sizes: Mapping[str, int], entry: SpecializationEntry
-) -> onnx.ModelProto:
-    """Return the copy of a model for one set of symbols."""
-    copy = clone(model)
+        return model.proto
+    copy = clone(model.proto)
     symbols.substitute(copy, sizes)
-    symbols.require_static(copy.graph.input, entry.name, sizes)
+    symbols.require_static(copy.graph.input, model.requested[at].name, sizes)
     return copy
 
 

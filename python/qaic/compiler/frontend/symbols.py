@@ -6,6 +6,7 @@ A container has buffers of fixed size, so every dimension of an input must first
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import onnx
@@ -21,7 +22,7 @@ from qaic.compiler.ir.graph_edits import clear_shape, set_shape
 from qaic.compiler.ir.graph_walk import all_graphs
 from qaic.compiler.ir.interface import TensorSpec, check_size
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
-from qaic.compiler.ir.value_info import Dims, dims_of, may_follow_values
+from qaic.compiler.ir.value_info import Dims, may_follow_values, type_and_dims
 from qaic.errors import OptionError
 from qaic.options.codecs.structures import ModelInput
 from qaic.options.files.specializations import SpecializationEntry
@@ -353,7 +354,7 @@ def infer(view: onnx.ModelProto) -> onnx.ModelProto:
             clear_shape(value)
     for value in view.graph.output:
         if value.type.HasField("tensor_type"):
-            claims[value.name] = dims_of(value.type.tensor_type)
+            _, claims[value.name] = type_and_dims(value)
             clear_shape(value)
     inferred = _inferred(view, follows_values=False)
     if _is_open(inferred) and may_follow_values(inferred):
@@ -378,11 +379,15 @@ def _is_open(inferred: onnx.ModelProto) -> bool:
     given = {dim.dim_param for value in inferred.graph.input for dim in _dims(value)} - {""}
     for graph in all_graphs(inferred.graph):
         values = {value.name: value for value in (*graph.value_info, *graph.output)}
-        for name in {name for node in graph.node for name in node.output if name}:
-            if name not in values or not values[name].type.tensor_type.HasField("shape"):
-                return True
+        made = set(chain.from_iterable(node.output[:] for node in graph.node)) - {""}
+        if not made <= values.keys():
+            return True
+        for value in map(values.__getitem__, made):
+            _, dims = type_and_dims(value)
+            if dims is not None and all(dims):
+                continue
             # Inference invents symbols. A size of 0 reads as an unknown size.
-            if any(not dim.dim_value and dim.dim_param not in given for dim in _dims(values[name])):
+            if dims is None or any(not dim.dim_value and dim.dim_param not in given for dim in _dims(value)):
                 return True
     return False
 
@@ -449,8 +454,7 @@ def _symbols_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
-    if not value.type.HasField("tensor_type"):
-        return ()
+    # Those of other values read as empty.
     dims: Iterable[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
     return dims
 

@@ -174,14 +174,15 @@ def uses(graph: onnx.GraphProto) -> Counter[str]:
 
 def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     """Map each result to the node that computes it, without nested graphs."""
-    return {name: node for node in nodes for name in node.output if name}
+    # protobuf copies a slice to a list faster than it returns single names.
+    return {name: node for node in nodes for name in node.output[:] if name}
 
 
 def usages(nodes: Iterable[onnx.NodeProto]) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
     """Map each value to the nodes that read it, each with the position of the input, in their order."""
     found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     for node in nodes:
-        for position, name in enumerate(node.input):
+        for position, name in enumerate(node.input[:]):
             found.setdefault(name, []).append((node, position))
     return found
 
@@ -195,7 +196,6 @@ def read_values(graph: onnx.GraphProto) -> set[str]:
     """Collect the values that a node reads or that are outputs, nested graphs included."""
     read: set[str] = set()
     for current in all_graphs(graph):
-        # protobuf copies a slice to a list faster than it returns single names.
         read.update(chain.from_iterable(node.input[:] for node in current.node))
         read.update(output.name for output in current.output)
     read.discard("")
@@ -219,8 +219,7 @@ def value_names(graph: onnx.GraphProto) -> set[str]:
         names.update(value.name for value in current.input)
         names |= constant_names(current)
         for node in current.node:
-            names.update(node.output)
-            names.update(node.input)
+            names.update(node.output[:], node.input[:])
     names.discard("")
     return names
 

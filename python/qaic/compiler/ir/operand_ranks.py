@@ -34,6 +34,8 @@ _TYPED: Final = (
     *("DictVectorizer", "EyeLike", "LabelEncoder", "OneHotEncoder", "RegexFullMatch", "TreeEnsemble"),
     *(["Einsum"] if _RELEASE < _SAFE else []),
 )
+#: operators whose nodes may be doubtful
+_DOUBTFUL: Final = frozenset((*_TYPED, *_CHECKED))
 _DOMAINS: Final = ("", "ai.onnx", "ai.onnx.ml")
 _HIDDEN: Final = "com.openqaic.hidden"
 
@@ -180,6 +182,8 @@ def _reads_type(node: onnx.NodeProto) -> bool:
 
 def _is_doubtful(node: onnx.NodeProto) -> bool:
     """Return True if inference does not check the operands; it compares `kernel_shape` with both."""
+    if node.op_type not in _DOUBTFUL:
+        return False
     if _reads_type(node) or has_output_shape(node):
         return True
     return (

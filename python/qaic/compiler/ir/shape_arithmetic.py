@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
 from qaic.compiler.ir.graph_edits import clear_shape, describe_value, redescribe
-from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_nodes, standard_version
+from qaic.compiler.ir.graph_walk import SHAPE_READERS, STANDARD_DOMAINS, all_nodes, standard_version
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
-from qaic.compiler.ir.value_info import known_dims, may_follow_values
+from qaic.compiler.ir.value_info import is_open, known_dims, may_follow_values, type_and_dims
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -50,12 +50,8 @@ def complete(found: onnx.ModelProto) -> None:
         except (shape_inference.InferenceError, RuntimeError, ValueError):
             return
         _learn(found, inferred)
-        if not any(_is_open(value) for value in found.graph.output):
+        if not any(is_open(value) for value in found.graph.output):
             return
-
-
-def _is_open(value: onnx.ValueInfoProto) -> bool:
-    return value.type.HasField("tensor_type") and known_dims(value) is None
 
 
 def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
@@ -72,7 +68,7 @@ def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
         compute = _OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
         if compute is None or len(node.output) != 1:
             continue
-        if node.op_type in _SHAPE_READERS:
+        if node.op_type in SHAPE_READERS:
             value = declared.get(node.input[0])
             dims = None if value is None else known_dims(value)
             if dims is None:
@@ -91,7 +87,7 @@ def computed_values(model: onnx.ModelProto) -> dict[str, Array]:
 def computed_node(node: onnx.NodeProto, known: Mapping[str, Array], version: int) -> Array | None:
     """Compute a node whose operands are known; None if that is not possible here."""
     compute = _OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
-    if compute is None or len(node.output) != 1 or node.op_type in _SHAPE_READERS:
+    if compute is None or len(node.output) != 1 or node.op_type in SHAPE_READERS:
         return None
     return _result(node, compute, [known[name] for name in node.input], version)
 
@@ -136,19 +132,19 @@ def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx
         ),
     )
     for value in copy.graph.output:
-        if _is_open(value):
+        if is_open(value):
             clear_shape(value)
     return copy
 
 
 def _learn(found: onnx.ModelProto, inferred: onnx.ModelProto) -> None:
-    """Add types and shapes that `found` does not have."""
+    """Add the types, the ranks, and the shapes without unknown sizes that `found` does not have."""
     declared = {value.name: value for value in (*found.graph.value_info, *found.graph.output)}
     for value in (*inferred.graph.value_info, *inferred.graph.output):
         own = declared.get(value.name)
         if own is None:
             describe_value(found.graph, value)
-        elif _is_open(own):
+        elif is_open(own) and (type_and_dims(own)[1] is None or not is_open(value)):
             redescribe(own, value)
 
 
@@ -263,8 +259,6 @@ def _reduce(function: Callable[..., Any]) -> Compute:
 
     return compute
 
-
-_SHAPE_READERS: Final = frozenset({"Shape", "Size"})
 
 _OPERATORS: Final[Mapping[str, Compute]] = {
     "Abs": _operands(np.abs),

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 import onnx
 
@@ -57,11 +57,9 @@ class ValueInfo:
 
     def learn(self, value: onnx.ValueInfoProto) -> None:
         """Record the type and shape of a value as it is declared now."""
-        self.types[value.name] = value.type.tensor_type.elem_type
+        self.types[value.name], dims = type_and_dims(value)
         if value.name in self.shapes:
-            self.shapes[value.name] = tuple(
-                -1 if dim is None else dim for dim in dims_of(value.type.tensor_type) or ()
-            )
+            self.shapes[value.name] = tuple(-1 if dim is None else dim for dim in dims or ())
 
     def add(self, equals: Mapping[str, str]) -> None:
         """Record added values, each with the value whose type it has."""
@@ -112,17 +110,13 @@ def common_shapes(specialized: Sequence[onnx.ModelProto]) -> dict[str, tuple[int
 
     A dimension that differs is -1; a tensor whose rank differs is omitted.
     """
-    shapes = collect_shapes(specialized[0])
-    for specialized_model in specialized[1:]:
-        others = collect_shapes(specialized_model)
-        shapes = {
-            name: tuple(
-                size if size == other else -1 for size, other in zip(shape, others[name], strict=True)
-            )
-            for name, shape in shapes.items()
-            if name in others and len(others[name]) == len(shape)
-        }
-    return shapes
+    if len(specialized) == 1:
+        return collect_shapes(specialized[0])
+    return {
+        name: tuple(column[0] if len({*column}) == 1 else -1 for column in zip(*shapes, strict=True))
+        for name, shapes in _joined(collect_shapes, specialized).items()
+        if len({*map(len, shapes)}) == 1
+    }
 
 
 def collect_shapes(inferred: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
@@ -152,15 +146,17 @@ _Dims = TypeVar("_Dims")
 def _in_sets(
     collect: Callable[[onnx.ModelProto], Mapping[str, _Dims]], inferred: Sequence[onnx.ModelProto]
 ) -> Callable[[str], tuple[_Dims, ...]]:
-    @functools.cache
-    def collected() -> list[Mapping[str, _Dims]]:
-        return [collect(specialized_model) for specialized_model in inferred]
+    collected = functools.cache(lambda: _joined(collect, inferred))
+    return lambda name: collected().get(name, ())
 
-    def read(name: str) -> tuple[_Dims, ...]:
-        found = tuple(known[name] for known in collected() if name in known)
-        return found if len(found) == len(inferred) else ()
 
-    return read
+def _joined(
+    collect: Callable[[onnx.ModelProto], Mapping[str, _Dims]], inferred: Sequence[onnx.ModelProto]
+) -> dict[str, tuple[_Dims, ...]]:
+    """Map each value that all models contain to its dims in them."""
+    first, *others = [collect(specialized_model) for specialized_model in inferred] or [{}]
+    shared = (name for name in first if all(name in known for known in others))
+    return {name: (first[name], *[known[name] for known in others]) for name in shared}
 
 
 def declared_dims(inferred: onnx.ModelProto) -> dict[str, Dims]:
@@ -169,17 +165,26 @@ def declared_dims(inferred: onnx.ModelProto) -> dict[str, Dims]:
     for graph in all_graphs(inferred.graph):
         dims |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         for value in (*graph.input, *graph.output, *graph.value_info):
-            declared = dims_of(value.type.tensor_type)
+            _, declared = type_and_dims(value)
             if declared is not None:
                 dims[value.name] = declared
     return dims
 
 
-def dims_of(tensor: onnx.TypeProto.Tensor) -> Dims | None:
-    """Return the dims of a tensor, None for unknown sizes; None if the rank is unknown."""
-    if not tensor.HasField("shape"):
-        return None
-    return tuple([dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim])
+def type_and_dims(value: onnx.ValueInfoProto) -> tuple[int, Dims | None]:
+    """Return the element type and the dims of a tensor, with None for unknown sizes.
+
+    They are 0 and None if they are unknown, and for values of other kinds.
+    """
+    return _parsed(value.type.SerializeToString())
+
+
+# Many values of a model share a type. Reading the fields of each takes several times as long.
+@functools.lru_cache(4096)
+def _parsed(content: bytes) -> tuple[int, Dims | None]:
+    tensor = onnx.TypeProto.FromString(content).tensor_type
+    dims = (dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    return tensor.elem_type, tuple(dims) if tensor.HasField("shape") else None
 
 
 def agree(dims: Dims | None, others: Dims | None) -> bool:
@@ -192,23 +197,24 @@ def agree(dims: Dims | None, others: Dims | None) -> bool:
 
 def known_dims(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     """Return the dims of a tensor; None if one is unknown, or the value is not a tensor."""
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    # A list is faster than a generator; this runs for every value.
-    dims = tuple([dim.dim_value for dim in tensor.shape.dim])
-    # A missing size reads as 0; checking its presence takes as long as reading it.
-    return None if 0 in dims and not all(dim.HasField("dim_value") for dim in tensor.shape.dim) else dims
+    _, dims = type_and_dims(value)
+    return None if dims is None or None in dims else cast("tuple[int, ...]", dims)
+
+
+def is_open(value: onnx.ValueInfoProto) -> bool:
+    """Return True if a value is a tensor, and one of its dims is unknown."""
+    return value.type.HasField("tensor_type") and known_dims(value) is None
 
 
 def may_follow_values(inferred: onnx.ModelProto) -> bool:
     """Return True if onnx may evaluate values, which takes an object for each element of a list."""
     graph = inferred.graph
-    for value in (*graph.input, *graph.value_info):
-        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if max(sizes, default=0) > (_LONGEST_LIST if len(sizes) == 1 else _LONGEST_DIM):
-            return False
-    return True
+    found = {type_and_dims(value)[1] or () for value in (*graph.input, *graph.value_info)}
+    return all(
+        (size or 0) <= (_LONGEST_LIST if len(sizes) == 1 else _LONGEST_DIM)
+        for sizes in found
+        for size in sizes
+    )
 
 
 def describe_added(specialized_model: onnx.ModelProto, added: Mapping[str, Added]) -> None:

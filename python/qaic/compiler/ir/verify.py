@@ -12,7 +12,7 @@ from qaic.compiler.ir.graph_edits import clear_descriptions
 from qaic.compiler.ir.graph_walk import STANDARD_DOMAINS, all_graphs, constant_names, subgraphs
 from qaic.compiler.ir.model import Model
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks
-from qaic.compiler.ir.value_info import Dims, agree, dims_of
+from qaic.compiler.ir.value_info import Dims, agree, type_and_dims
 
 #: element type and dims of a value; 0 and None are unknown
 _Type: TypeAlias = tuple[int, Dims | None]
@@ -159,11 +159,4 @@ class _Inferred:
 
 def _declared(graph: onnx.GraphProto) -> dict[str, _Type]:
     values = chain(graph.input, graph.value_info, graph.output)
-    return {value.name: _read(value.type.SerializeToString()) for value in values}
-
-
-# Many values of a model share a type, and most keep it after every pass.
-@lru_cache(1024)
-def _read(content: bytes) -> _Type:
-    tensor = onnx.TypeProto.FromString(content).tensor_type
-    return tensor.elem_type, dims_of(tensor)
+    return {value.name: type_and_dims(value) for value in values}

@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, shape_inference
 
-from compiler_oracle import info, model_of, node
+import decoder_model
+from compiler_oracle import info, lowered, model_of, node
 from qaic.compiler.ir.value_info import collect_shapes, collect_types
+from qaic.compiler.passes.shape_inference import engine_shapes
+from qaic.compiler.pipeline import VERIFY_VARIABLE
 from qaic.errors import CompileError
+from qaic.options.files.specializations import SpecializationEntry
 from single_pass import applied, before, content
 
 NAME = "infer-shapes"
@@ -49,3 +53,29 @@ def test_shape_that_depends_on_data_is_refused():
     model, context = before(NAME, proto)
     with pytest.raises(CompileError, match="only known when the program runs"):
         applied(NAME, model, context)
+
+
+def test_a_decoder_is_inferred_five_times_for_each_set_of_shapes_without_the_engine(monkeypatch):
+    """Nearly all time of compiling a decoder is inference, and the engine takes longer than onnx."""
+    model = decoder_model.decoder()
+    sizes = []
+
+    def infer(given, *arguments, **options):
+        sizes.append(len(given.graph.node))
+        return known(given, *arguments, **options)
+
+    def refuse(*_, **__):
+        raise AssertionError("the engine infers shapes")
+
+    known = shape_inference.infer_shapes
+    monkeypatch.setattr(shape_inference, "infer_shapes", infer)
+    monkeypatch.setattr(engine_shapes, "engine_session", refuse)
+    monkeypatch.delenv(VERIFY_VARIABLE, raising=False)
+    sets = [
+        SpecializationEntry(entry["name"], {name: int(size) for name, size in entry["symbols"].items()})
+        for entry in decoder_model.specializations()
+    ]
+    lowered(model, network_specialization_config=sets, retained_state=True)
+    whole = [size for size in sizes if size > len(model.graph.node) / 2]
+    # Two more decide whether functions are expanded.
+    assert len(whole) == 2 + 5 * len(sets)

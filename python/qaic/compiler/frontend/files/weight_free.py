@@ -22,7 +22,7 @@ from qaic.compiler.frontend.files.weight_spec import WeightPlace, WeightSpec, wr
 from qaic.compiler.ir import elem_types
 from qaic.compiler.ir.constants.float16_weights import Overflows, converted_floats
 from qaic.compiler.ir.constants.weights import INLINE_LIMIT, TensorSource, Weight, read_all
-from qaic.compiler.ir.value_info import dims_of
+from qaic.compiler.ir.value_info import type_and_dims
 from qaic.support.text import counted
 
 #: environment variable with the folder that is searched first
@@ -195,7 +195,7 @@ def _elem_type(place: WeightPlace, value: onnx.ValueInfoProto) -> int:
 
 
 def _check_dims(place: WeightPlace, value: onnx.ValueInfoProto, stored: StoredTensor) -> None:
-    declared = dims_of(value.type.tensor_type)
+    _, declared = type_and_dims(value)
     if declared is None:
         return
     fits = len(declared) == len(stored.dims) and all(

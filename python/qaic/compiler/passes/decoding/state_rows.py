@@ -229,11 +229,8 @@ def take_out_state_rows_pass(model: Model, context: Context) -> None:
 
 def _tensors(model: Model, names: Sequence[str]) -> list[RowTensor]:
     """Infer types and shapes of values in each specialization; empty if one is unknown."""
-    made = {value.name for value in (*model.proto.graph.input, *model.proto.graph.output)}
-    reshapes = (node for node in model.proto.graph.node if standard(node, "Reshape"))
-    sized = {name: None for node in reshapes for name in (node.input[0], node.output[0]) if name not in made}
     # One inference of shapes serves this pass and `fold-sizes`.
-    forms = model.forms = forms_with(model, list(dict.fromkeys(names) | sized))
+    forms = model.forms = forms_with(model, names)
     shapes = [collect_shapes(form) for form in forms]
     types = collect_types(forms[-1]) if forms else {}
     if any(name not in types or any(name not in each for each in shapes) for name in names):

@@ -271,7 +271,8 @@ def legalize_padding_pass(model: Model, _: Context) -> None:
         legalize_padding(proto, dims, is_complete=is_complete)
     if any(map(counts_padding, find_nodes(model.proto.graph.node, {"AveragePool"}))):
         model.rewrite(partial(_pad_averages, dims=dims))
-    if standard_version(model.proto) < _DROPPED:
+    is_dropped = standard_version(model.proto) < _DROPPED
+    if is_dropped and any(map(rounds_up, find_nodes(model.proto.graph.node, _POOLS))):
         model.rewrite(partial(_drop_windows, dims=dims))
 
 

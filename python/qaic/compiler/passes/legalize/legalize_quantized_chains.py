@@ -11,7 +11,7 @@
 A Max of one value, inserted between two nodes, separates them and does not change values.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 import onnx
@@ -21,6 +21,7 @@ from qaic.compiler.ir import graph_edits as edit
 from qaic.compiler.ir.elem_types import INT8, UINT8
 from qaic.compiler.ir.graph_walk import FreshNames, all_graphs, op_types, standard, standard_version, usages
 from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.compiler.ir.value_info import ValueInfo
 from qaic.compiler.passes.legalize.legalize_exports import MOVING
 
 #: operators of quantized chains
@@ -31,9 +32,7 @@ _HAS_TYPE: Final = 21
 _FLOAT8: Final = range(17, 21)
 
 
-def legalize_quantized_chains(
-    model: onnx.ModelProto, types: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, str]:
+def legalize_quantized_chains(model: onnx.ModelProto, facts: ValueInfo) -> dict[str, str]:
     """Separate nodes that the engine must not merge; changes `model`.
 
     Returns each added value, and the value that it equals.
@@ -41,6 +40,7 @@ def legalize_quantized_chains(
     added: dict[str, str] = {}
     if op_types(model).isdisjoint(ROUNDING):
         return added
+    types, shapes = facts.types, facts.shapes
     fresh, has_type = FreshNames(model.graph), standard_version(model) >= _HAS_TYPE
 
     def is_repeated(node: onnx.NodeProto) -> bool:
@@ -90,5 +90,4 @@ def _has_zero_point(node: onnx.NodeProto) -> bool:
 @compiler_pass()
 def legalize_quantized_chains_pass(model: Model, _: Context) -> None:
     """Keep the types of quantized values if the engine would move or merge their nodes."""
-    facts = model.facts
-    facts.add(legalize_quantized_chains(model.proto, facts.types, facts.shapes))
+    model.facts.add(legalize_quantized_chains(model.proto, model.facts))

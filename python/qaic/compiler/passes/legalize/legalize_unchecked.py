@@ -47,6 +47,7 @@ from qaic.compiler.passes.legalize.empty_operands import (
     is_zero,
     nothing_fault,
     padded_sum,
+    reads_nothing,
     results_in,
     with_elements,
     zeros,
@@ -560,6 +561,7 @@ def _not_last(node: onnx.NodeProto, rank: int, guards: GuardNodes) -> str:
 def legalize_unchecked_pass(model: Model, _: Context) -> None:
     """Check operands that the engine does not check."""
     shapes, dims = shapes_in(*model.specialized), dims_in(*model.specialized)
-    for proto in (model.proto, *model.specialized):
-        drop_empty_operands(proto, model.facts.types, dims)
+    if any(map(reads_nothing, model.specialized)):
+        for proto in (model.proto, *model.specialized):
+            drop_empty_operands(proto, model.facts.types, dims)
     model.rewrite(partial(_guarded, shapes=shapes, dims=dims, model=model))

@@ -13,7 +13,7 @@ from onnx import helper
 
 from qaic.compiler.diagnostics.messages import engine_reason, refuse
 from qaic.compiler.frontend import symbols
-from qaic.compiler.frontend.specialization import copies
+from qaic.compiler.frontend.specialization import copy_at
 from qaic.compiler.ir import shape_arithmetic
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.elem_types import CODES, FLOAT
@@ -27,6 +27,7 @@ from qaic.compiler.ir.value_info import (
     collect_shapes,
     collect_types,
     dims_in,
+    is_open,
     known_dims,
     shapes_in,
     untyped_values,
@@ -168,14 +169,17 @@ def inferred(
 
 
 def forms_with(model: Model, names: Sequence[str]) -> list[onnx.ModelProto]:
-    """Infer a model in each set of shapes, and values with the engine; [] if inference fails.
+    """Infer a model in each set of shapes, with sizes that it computes from shapes; [] if inference fails.
 
-    The engine computes constants first, and then infers sizes that the model computes from shapes.
+    `names` are values whose shapes are needed; only the engine may know them.
     """
     try:
-        found = [inferred(form, model.weights, model.library_paths) for form in copies(model)]
+        sets = range(len(model.symbol_sizes))
+        found = [inferred(copy_at(model, at), model.weights, model.library_paths) for at in sets]
         for form in found:
-            complete(form, names, model.library_paths, folding=True)
+            shape_arithmetic.complete(form)
+            if not collect_shapes(form).keys() >= {*names}:
+                complete(form, names, model.library_paths, folding=True)
     except QaicError as error:
         _log.debug("sizes are unknown: %s", error)
         return []
@@ -214,8 +218,4 @@ def _unshaped_values(model: onnx.ModelProto) -> list[str]:
 
 def _open_outputs(model: onnx.ModelProto) -> list[str]:
     """List the outputs that are tensors without a complete shape."""
-    return [
-        value.name
-        for value in model.graph.output
-        if value.type.HasField("tensor_type") and known_dims(value) is None
-    ]
+    return [value.name for value in model.graph.output if is_open(value)]

@@ -14,15 +14,15 @@ from typing import Final
 import onnx
 
 from qaic.compiler.diagnostics.messages import listing, refuse
-from qaic.compiler.frontend import specialization, symbols
+from qaic.compiler.frontend import symbols
 from qaic.compiler.frontend.size_expressions import evaluate, symbols_in
-from qaic.compiler.frontend.specialization import copy_with
+from qaic.compiler.frontend.specialization import copy_at, interface_of, read_specs
 from qaic.compiler.ir.constants.weights import Weight, with_weights_as_inputs
 from qaic.compiler.ir.graph_edits import clear_dim, clear_shape, clone, replace_graph
-from qaic.compiler.ir.graph_walk import nodes_of, standard
+from qaic.compiler.ir.graph_walk import find_nodes, node_lists
 from qaic.compiler.ir.interface import Interface, TensorSpec
 from qaic.compiler.ir.model import Context, Model, compiler_pass
-from qaic.compiler.ir.value_info import agree, collect_types, dims_of
+from qaic.compiler.ir.value_info import agree, collect_types, type_and_dims
 from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.shape_inference import engine_shapes, loop_shapes
 from qaic.compiler.passes.shape_inference.engine_shapes import inferred, inferred_alone
@@ -94,30 +94,25 @@ def infer_specializations(given: Model) -> tuple[list[onnx.ModelProto], Interfac
     Returns inferred models and the interface with the dims of every set. For many sets, only the first, the
     middle and the last model are returned.
     """
-    model, weights, libraries = given.proto, given.weights, given.library_paths
     sizes, entries = given.symbol_sizes, given.requested
-    count = len(model.graph.input)
-    if len(sizes) <= _FEW:
-        specialized = [inferred(form, weights, libraries) for form in specialization.copies(given)]
-        return specialized, specialization.interface_of(
-            [specialization.read_specs(f, count) for f in specialized], entries
-        )
-    chosen = (0, len(sizes) // 2, len(sizes) - 1)
-    specialized = [
-        inferred(specialization.copy_with(model, sizes[at], entries[at]), weights, libraries) for at in chosen
-    ]
-    known = [specialization.read_specs(specialized_model, count) for specialized_model in specialized]
-    named = _named_specs(model, weights, known[0], sizes[0])
+    count, sets = len(given.proto.graph.input), range(len(sizes))
+
+    def infer(form: onnx.ModelProto) -> onnx.ModelProto:
+        return inferred(form, given.weights, given.library_paths)
+
+    chosen = sets if len(sets) <= _FEW else (0, len(sets) // 2, len(sets) - 1)
+    # The sizes of all inputs are checked before any inference.
+    forms = [copy_at(given, at) for at in chosen]
+    specialized = [infer(form) for form in forms]
+    known = [read_specs(specialized_model, count) for specialized_model in specialized]
+    if len(chosen) == len(sets):
+        return specialized, interface_of(known, entries)
+    named = _named_specs(given.proto, given.weights, known[0], sizes[0])
     if named is not None and all(
         _sized(named, sizes[at]) == specs for at, specs in zip(chosen, known, strict=True)
     ):
-        return specialized, specialization.interface_of([_sized(named, values) for values in sizes], entries)
-    forms = (
-        inferred(specialization.copy_with(model, values, entry), weights, libraries)
-        for values, entry in zip(sizes, entries, strict=True)
-    )
-    specs = [specialization.read_specs(form, count) for form in forms]
-    return specialized, specialization.interface_of(specs, entries)
+        return specialized, interface_of([_sized(named, values) for values in sizes], entries)
+    return specialized, interface_of([read_specs(infer(copy_at(given, at)), count) for at in sets], entries)
 
 
 #: specs of inputs or outputs, each with dims that are numbers or symbols
@@ -196,20 +191,23 @@ def _refuse_conflicts(model: Model, cause: CompileError | None = None, *, in_bra
     chosen = sets if len(sets) <= _CHECKED else sorted({at * 7919 % len(sets) for at in range(_CHECKED)})
     inferred = dict(enumerate(model.specialized)) if len(model.specialized) == len(sets) else {}
     for at in chosen:
-        entry = model.requested[at] if len(sets) > 1 else None
-        form = model.proto if entry is None else copy_with(model.proto, model.symbol_sizes[at], entry)
-        view = inline_functions(with_weights_as_inputs(form, model.weights))
         try:
-            is_known = at in inferred and not view.functions and not model.proto.functions
-            conflict = check.find(inferred[at] if is_known else inferred_alone(clone(view)))
+            conflict = check.find(inferred[at]) if at in inferred else None
+            if at not in inferred or (conflict is not None and model.proto.functions):
+                conflict = check.find(inferred_alone(_expanded(model, at)))
         except CompileError:
             if cause is None:
                 raise
             continue
         if conflict is not None:
-            name = entry.name if entry is not None else model.requested[0].name if model.requested else ""
+            name = model.requested[at].name if model.requested else ""
             sizes = Sizes(model.input_dims, model.symbol_sizes[at], name)
-            raise refusal(conflict, view, sizes, check) from cause
+            raise refusal(conflict, _expanded(model, at), sizes, check) from cause
+
+
+def _expanded(model: Model, at: int) -> onnx.ModelProto:
+    """Copy a model for one set of sizes, with its weights as inputs, and without functions."""
+    return inline_functions(with_weights_as_inputs(copy_at(model, at), model.weights))
 
 
 @compiler_pass()
@@ -240,7 +238,7 @@ def infer_shapes_pass(model: Model, context: Context) -> None:
         model.facts = replace(model.facts, types=types, specialized=model.specialized)
         for form in model.specialized:
             for claim, found in zip(model.proto.graph.output, form.graph.output, strict=True):
-                if not agree(dims_of(claim.type.tensor_type), dims_of(found.type.tensor_type)):
+                if not agree(type_and_dims(claim)[1], type_and_dims(found)[1]):
                     wrong.append(claim)
         for claim in wrong:
             clear_shape(claim)
@@ -261,7 +259,7 @@ def open_sizes_pass(model: Model, _: Context) -> None:
 
 
 def _has_branches(model: Model) -> bool:
-    return any(standard(node, "If") for node in nodes_of(model.proto))
+    return any(find_nodes(nodes, {"If"}) for nodes in node_lists(model.proto))
 
 
 def _refusal(proto: onnx.ModelProto, model: Model) -> str:

@@ -17,6 +17,7 @@ from qaic.compiler.ir.graph_walk import (
     all_nodes,
     attribute_of,
     behind,
+    find_nodes,
     node_key,
     producers,
     read_values,
@@ -25,7 +26,7 @@ from qaic.compiler.ir.graph_walk import (
     windows_of,
 )
 from qaic.compiler.ir.shape_arithmetic import computed_values
-from qaic.compiler.ir.value_info import declared_dims, known_dims
+from qaic.compiler.ir.value_info import declared_dims, is_open, known_dims
 from qaic.compiler.passes.shape_inference import sequence_shapes
 from qaic.compiler.passes.shape_inference.sequence_shapes import Infer
 from qaic.errors import CompileError
@@ -89,8 +90,7 @@ def _complete_branches(
     for at, value in enumerate(results):
         found = {known_dims(branch.graph.output[at]) for branch in branches}
         dims = found.pop() if len(found) == 1 else None
-        is_open = value is not None and value.type.HasField("tensor_type") and known_dims(value) is None
-        if value is not None and is_open and dims is not None:
+        if value is not None and is_open(value) and dims is not None:
             edit.set_shape(value, dims)
             learned = True
     return learned
@@ -102,7 +102,7 @@ def declare_rows(graph: onnx.GraphProto, forms: Sequence[onnx.ModelProto], infer
     For a loop without iterations, the engine reads the shapes of its results from these declarations. `forms`
     are the inferred forms of the graph, one for each set of shapes.
     """
-    if not any(_open_rows(node) for node in all_nodes(graph.node)):
+    if not any(map(_open_rows, find_nodes(graph.node, {"Loop"}))):
         return
     loops = [{node_key(node): body for node, _, body, _ in bodies(form, infer)} for form in forms]
     makers = [producers(form.graph.node) for form in forms]
@@ -131,7 +131,7 @@ def _open_rows(node: onnx.NodeProto) -> dict[int, onnx.ValueInfoProto]:
         at: row
         for body in subgraphs(node)
         for at, row in enumerate(body.output)
-        if at >= first_row and row.type.HasField("tensor_type") and known_dims(row) is None
+        if at >= first_row and is_open(row)
     }
 
 
@@ -163,6 +163,17 @@ def bodies(
                 break
             stable = kept
         yield node, first_body, inner, stable
+
+
+def called(found: onnx.ModelProto, infer: Infer) -> onnx.ModelProto | None:
+    """Infer a model of the calls of functions in the main graph; None without calls."""
+    functions = {(body.domain, body.name) for body in found.functions}
+    calls = [node for node in found.graph.node if functions and (node.domain, node.op_type) in functions]
+    if not calls:
+        return None
+    results = [helper.make_empty_tensor_value_info(name) for call in calls for name in call.output if name]
+    branch = helper.make_graph(calls, "calls", [], results)
+    return next(nested(found, helper.make_node("If", [], [], then_branch=branch), infer))
 
 
 def nested(found: onnx.ModelProto, node: onnx.NodeProto, infer: Infer) -> Iterator[onnx.ModelProto]:
@@ -264,7 +275,7 @@ def _trips(found: onnx.ModelProto, node: onnx.NodeProto, body: onnx.ModelProto) 
     return max(int(values[count].reshape(())), 0) if is_entered else 0
 
 
-_POOLS: Final = ("AveragePool", "LpPool", "MaxPool")
+_POOLS: Final = frozenset({"AveragePool", "LpPool", "MaxPool"})
 
 
 def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
@@ -274,11 +285,7 @@ def correction(found: onnx.ModelProto) -> dict[str, list[int]]:
     which the pool has the right sizes without `ceil_mode`, [] for automatic padding; empty if all sizes are
     right.
     """
-    pools = [
-        node
-        for node in all_nodes(found.graph.node)
-        if standard(node, *_POOLS) and attribute_of(node, "ceil_mode", 0)
-    ]
+    pools = [node for node in find_nodes(found.graph.node, _POOLS) if attribute_of(node, "ceil_mode", 0)]
     dims = declared_dims(found) if pools else {}
     for node in pools:
         given, made = dims.get(node.input[0], (None,)), dims.get(node_key(node), (None,))

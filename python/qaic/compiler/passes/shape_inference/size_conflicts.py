@@ -36,6 +36,7 @@ from qaic.compiler.ir.macs import macs_of
 from qaic.compiler.ir.operand_ranks import infer_with_valid_ranks, rank_fault
 from qaic.compiler.ir.shape_arithmetic import computed_values
 from qaic.compiler.ir.value_info import collect_shapes, collect_types, may_follow_values
+from qaic.compiler.passes.inlining import inline_functions
 from qaic.compiler.passes.legalize.empty_operands import is_over_nothing
 from qaic.compiler.passes.legalize.legalize_exports import resizes_from_the_end
 from qaic.compiler.passes.legalize.legalize_padding import CONVOLUTIONS, is_padded_pool, legalize_padding
@@ -169,13 +170,17 @@ class SizeCheck:
     def find(self, found: onnx.ModelProto, outer: onnx.NodeProto | None = None) -> Conflict | None:
         """Find the first node that does not accept the sizes of its operands.
 
-        The model has fixed input shapes, its weights as inputs, and no functions. `outer` is the node of the
-        main graph that contains `found`, if any.
+        The model has fixed input shapes, and its weights as inputs. `outer` is the node of the main graph
+        that contains `found`, if any. In functions, values have names of their own.
         """
         types, shapes = collect_types(found), collect_shapes(found)
-        suspects = _suspects(found, shapes)
-        values: dict[str, NDArray[Any]] | None = None
-        made = {name for node in found.graph.node if node.op_type != "Constant" for name in node.output}
+        refused: set[int] | None = None
+        values: Mapping[str, NDArray[Any]] | None = None
+        outputs = {value.name for value in found.graph.output}
+        made = {name for node in found.graph.node if node.op_type != "Constant" for name in node.output[:]}
+        calls = loop_shapes.called(found, lambda view: inferred_alone(inline_functions(view)))
+        if calls is not None and (inside := self.find(calls, outer or calls.graph.node[0])) is not None:
+            return inside
         loops = {node_key(node): body for node, body, _, _ in loop_shapes.bodies(found, inferred_body)}
         for at, node in enumerate(found.graph.node):
             if any(subgraphs(node)):
@@ -187,10 +192,17 @@ class SizeCheck:
                         return inside
                 continue
             is_asked = _is_asked(node, shapes, made)
-            if at not in suspects and not is_asked:
+            results = set(node.output[:]) - {""}
+            # A failed inference leaves a result open, unless the model declares its shape.
+            is_open = not results <= shapes.keys()
+            if not (is_asked or is_open or results & outputs):
                 continue
             if not all(name in shapes for name in node.input if name):
                 continue
+            if is_open and not is_asked:
+                refused = _refused(found) if refused is None else refused
+                if at not in refused:
+                    continue
             if values is None:
                 values = computed_values(found)
             if reason := self._ask(found, node, types, shapes, values, is_asked=is_asked):
@@ -336,15 +348,8 @@ def _is_inferred(alone: onnx.ModelProto) -> bool:
     return collect_shapes(inferred).keys() >= {value.name for value in alone.graph.output}
 
 
-def _suspects(found: onnx.ModelProto, shapes: Collection[str]) -> set[int]:
-    """Find the nodes of the main graph that inference refuses or leaves incomplete.
-
-    `shapes` contains the values of known shapes.
-    """
-    outputs = {value.name for value in found.graph.output}
-    # A failed inference leaves a result open, unless the model declares its shape.
-    if all(name in shapes for node in found.graph.node for name in node.output if name):
-        return {at for at, node in enumerate(found.graph.node) if outputs.intersection(node.output)}
+def _refused(found: onnx.ModelProto) -> set[int]:
+    """Find the nodes of the main graph that inference refuses or leaves incomplete."""
     numbered = edit.clone(found)
     edit.clear_descriptions(numbered.graph)
     for value in numbered.graph.output:
