@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn refuses_unknown_kinds_and_counts() {
         assert_eq!(Registry::new(&options("gpu", 1)).unwrap_err().code(), "device.kind");
-        assert_eq!(Registry::new(&options("noop", 0)).unwrap_err().code(), "call.argument");
-        assert_eq!(Registry::new(&options("noop", 65)).unwrap_err().code(), "call.argument");
+        assert_eq!(Registry::new(&options("noop", 0)).unwrap_err().code(), "option.cpu_devices");
+        assert_eq!(Registry::new(&options("noop", 65)).unwrap_err().code(), "option.cpu_devices");
         let family = |name: &str| RegistryOptions { family: Some(name.to_owned()), ..options("cpu", 1) };
         assert!(Registry::new(&family("ai200")).is_ok());
         assert_eq!(Registry::new(&family("ai300")).unwrap_err().code(), "call.argument");
