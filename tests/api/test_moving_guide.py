@@ -30,7 +30,7 @@ TEXT = "".join((ROOT / "docs" / page).read_text() for page in ("guide/moving.md"
 STATES = {"same", "differs", "not there"}
 MODULES = {"qaic", "qaicrt", "QAicApi_pb2"}
 #: Modules and tools of the SDK that this package does not contain.
-OTHERS = {"qaiccc", "torch_qaic", "aic-manager", "model_configurator"}
+OTHERS = {"qaiccc", "torch_qaic", "aic-manager", "model_configurator", "QAicUdevMonitor"}
 
 SPECS = [
     spec

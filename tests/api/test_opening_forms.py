@@ -156,9 +156,10 @@ def test_inputs_as_keywords(session):
     expected = session.run({"x": X})["y"]
     np.testing.assert_array_equal(session.run(x=X)["y"], expected)
     np.testing.assert_array_equal(session.run({}, x=X)["y"], expected)
-    np.testing.assert_array_equal(session.run({"x": X + 1}, x=X)["y"], expected)
     with pytest.raises(qaic.errors.InputError, match=r"`z`|'z'"):
         session.run(z=X)
+    with pytest.raises(TypeError, match="multiple values for input 'x'"):
+        session.run({"x": X + 1}, x=X)
     with pytest.raises(MissingInputError):
         session.run()
 

@@ -53,7 +53,7 @@ def test_demo_refuses_what_is_no_file(tmp_path, name, capsys):
 
 def test_demo_without_its_model_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(StateError, match="pip install magika"):
+    with pytest.raises(StateError, match="pip install --no-deps magika"):
         FileTypeModel.installed()
 
 

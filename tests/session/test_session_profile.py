@@ -250,6 +250,7 @@ def test_the_trace_has_host_and_device(measured, tmp_path):
     assert (tmp_path / "trace.pftrace").read_bytes() != profile.trace()
 
 
+@pytest.mark.run_profiles
 def test_measured_inferences_of_a_program_with_several_threads_run_alone(tmp_path):
     layers = 16
     products = [helper.make_node("MatMul", [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(layers)]
@@ -320,6 +321,7 @@ def test_reports(measured):
     assert caught.value.code == "profile.report"
 
 
+@pytest.mark.run_profiles
 def test_the_longest_wait_of_a_thread_for_a_processor_makes_the_verdict_uncertain(measured, monkeypatch):
     """Threads that start or end inside the block have no other reading."""
     readings = iter([{"1": 5, "2": 0, "ended": 9}, {"1": 5, "2": 10**15, "started": 7}])

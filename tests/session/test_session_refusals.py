@@ -229,7 +229,7 @@ def test_graph_with_a_missing_value(tmp_path):
 
 def test_output_dir_that_is_a_file_leaves_everything(path, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(OptionError, match="it is a file; expected a missing or empty directory"):
         qaic.Session(path, output_dir=tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -455,12 +455,12 @@ def test_short_latencies_are_in_microseconds(capsys, p50_us, header, cell):
     slow = {**rows[0], "latency": {**latency, "p50_us": 1e6}}
     bench._print_rows([*rows, slow])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert lines[0].startswith("runtime ")
-    assert header in lines[0]
-    assert cell in lines[1]
+    assert len(lines) == 4
+    assert lines[0].strip() == header
+    assert lines[1].startswith("runtime ")
+    assert cell in lines[2]
     # All rows of a table use one unit.
-    assert ("1000000" if "us" in header else "1,000") in lines[2].split()
+    assert ("1000000" if "us" in header else "1,000") in lines[3].split()
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "profile"])

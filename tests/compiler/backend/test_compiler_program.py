@@ -248,7 +248,10 @@ def test_a_cache_hit_imports_neither_onnx_nor_passes(cache_dir, model_path, monk
     qaic.compile(model_path)
 
     def loaded(path: Path) -> set[str]:
-        script = f"import sys, qaic; qaic.Session({str(path)!r}); print(*sys.modules)"
+        session = f"import qaic; qaic.Session({str(path)!r})"
+        script = (
+            f"import sys, numpy; of_numpy = {{*sys.modules}}; {session}; print(*{{*sys.modules}} - of_numpy)"
+        )
         return set(subprocess.check_output([sys.executable, "-c", script], text=True).split())
 
     hit = loaded(model_path)

@@ -281,7 +281,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     unit, size_us = ("ms", 1e3) if rows[0]["latency"].get("p50_us", 0.0) >= _SHORT_US else ("us", 1.0)
     if len(rows) == 1:
         names = "".join(f" {name:>5}" for name in _FIGURES)
-        print_line(f"{'runtime':<11} {'streams':>7}{names}{'inf/s':>8}{'count':>8}   (latency, {unit})")
+        print_line(f"{'latency, ' + unit:>{len(names) + 19}}")
+        print_line(f"{'runtime':<11} {'streams':>7}{names}{'inf/s':>8}{'count':>8}")
     row = rows[-1]
     latency = row["latency"]
     texts = (three_digits(latency.get(f"{name}_us", math.nan) / size_us) for name in _FIGURES)
