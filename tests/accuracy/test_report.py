@@ -42,7 +42,7 @@ def test_every_result_is_compared_or_counted_with_a_reason():
     assert "int8: 2 of 4 results of nodes compared (1 in float32, 1 in int8), " in [*found.sentences()][-1]
     assert any("first offender for random inputs is Relu r" in line for line in found.sentences())
     assert [*found.sentences()][-1].endswith(
-        "; not compared: 1 inside fused operations, 1 of integers or constants."
+        "; not compared: 1 inside fused operations, 1 constants or results of other types."
     )
     assert found.own_names == ["conv + relu", None]
 

@@ -5,10 +5,12 @@ import re
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import qaic
 from qaic.cli import openqaic
 from runner_support import batch_json, compiled, doubling, entry, raw, run
+from session_models import model
 
 SHAPES = [(1, 8), (4, 3)]
 STATS = r"InferenceCnt (\d+) TotalDuration (\d+)us BatchSize (\d+) Inf/Sec (\d+\.\d{3})"
@@ -63,6 +65,25 @@ def test_the_size_of_a_file_selects_the_shapes(program, tmp_path, capsys):
     np.testing.assert_array_equal(np.fromfile(written, np.float32), 2 * np.arange(12))
     assert run("-t", program, "-i", raw(tmp_path, "large", np.zeros(32, np.float32))) == 1
     assert "large has 128 bytes; 'x' takes 32 or 48" in capsys.readouterr().err
+
+
+def test_the_sizes_of_all_files_select_the_shapes_together(tmp_path):
+    nodes = [
+        helper.make_node("ReduceSum", ["a"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["sum", "b"], ["y"]),
+    ]
+    floats = [("a", "float32", ["n", "s"]), ("b", "float32", ["n", 1])]
+    built = model(nodes, floats, [("y", "float32", ["n", 1])])
+    # Both shapes of `a` have 32 bytes.
+    symbols = [{"symbols": {"n": rows, "s": columns}} for rows, columns in (("1", "8"), ("4", "2"))]
+    folder = compiled(tmp_path, built, network_specialization_config={"specializations": symbols})
+    files = [raw(tmp_path, "a", np.ones(8, np.float32)), raw(tmp_path, "b", np.arange(4, dtype=np.float32))]
+    assert (
+        run("-t", folder, "-i", files[0], "-i", files[1], "-n", "1", "--write-output-dir", tmp_path / "out")
+        == 0
+    )
+    (written,) = (tmp_path / "out").iterdir()
+    np.testing.assert_array_equal(np.fromfile(written, np.float32), 8 + np.arange(4))
 
 
 def test_a_file_that_fits_several_shapes_is_refused_with_the_way_to_select_one(tmp_path, capsys):

@@ -101,7 +101,7 @@ class Twin:
     #: Elements of the value of each node after its sums: those of the reference, then as many of
     #: the deployed program.
     elements: tuple[int, ...] = ()
-    #: Numbers of results that are not observed: inside fused operations, and integers or constants.
+    #: Numbers of results that are not observed: inside fused operations, and constants or other types.
     fused: int = 0
     others: int = 0
 

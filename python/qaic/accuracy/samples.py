@@ -90,11 +90,14 @@ class Samples:
         try:
             yield
         except OptionError as error:
+            if error.context.get("given") == [TOKENS]:
+                error.hints = ("`openqaic accuracy` takes prompts with --tokens N (tokens=N in Python)",)
             is_own = option not in given or error.context.get("file") == str(self._path)
             if not is_own or not error.message.startswith(option):
                 raise
             message = f"samples{error.message.removeprefix(option)}"
-            raise OptionError(message, code="option.samples", context=dict(error.context)) from None
+            context = dict(error.context)
+            raise OptionError(message, code="option.samples", context=context, hints=error.hints) from None
 
     def read(self, inputs: Sequence[SampledInput], model: Model) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the samples in the types of the program.
@@ -111,15 +114,7 @@ class Samples:
             samples = self._archived(inputs)
         else:
             samples = self._given()
-        for sample in samples:
-            try:
-                yield fitted("samples", sample, inputs)
-            except OptionError as error:
-                if set(sample.arrays) == {TOKENS} and any(item.is_state for item in inputs):
-                    error.hints = (
-                        "prompts need --tokens N (tokens=N in Python): decoding computes the other inputs",
-                    )
-                raise
+        yield from (fitted("samples", sample, inputs) for sample in samples)
 
     def given(self) -> Iterator[Sample]:
         """Yield the samples unchanged, before they are compared with a model.

@@ -90,7 +90,7 @@ def coerce(name: str, value: object, dtype: str, shape: Iterable[int], partial: 
             context=context,
             hints=(
                 f"convert it explicitly with numpy.asarray({_argument(name)}, {expected_dtype.name!r})"
-                if array.dtype.kind in "biufc"
+                if array.dtype.kind in "biuf"
                 else f"pass an array of {expected_dtype}",
             ),
         )

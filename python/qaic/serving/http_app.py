@@ -66,7 +66,7 @@ class HttpApp:
         ]
         router = Router(
             self.routes,
-            default=_json({"error": "this path does not exist; the paths begin with /v2/models/NAME"}, 404),
+            default=_json({"error": "this path does not exist; /v2/models/NAME describes a model"}, 404),
         )
         self.app = SiteCheck(router, self._limits.allowed_hosts, checks_host=checks_host)
 

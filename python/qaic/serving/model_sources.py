@@ -11,6 +11,7 @@ from typing import Protocol
 
 from qaic.errors import CompileError, OptionError
 from qaic.model_path import QPC_MAGIC, find_model
+from qaic.options.argv import with_flags
 from qaic.options.codecs.scalars import ValueMismatchError
 from qaic.options.codecs.structures import ModelInput, ModelInputs
 from qaic.options.keywords import SessionKeywords
@@ -80,7 +81,8 @@ def _open(path: Path, settings: ModelSettings) -> Session:
     try:
         return Session(path, **options)
     except CompileError as error:
-        error.hints += (_compile_first(path, error),)
+        if any(with_flags(hint, "--") != hint for hint in error.hints):
+            error.hints += (_compile_first(path, error),)
         raise
 
 

@@ -183,8 +183,10 @@ def _from_json(
         numbers, found = read_json_numbers(body, place, min(expected, len(body) + 1), datatype == "FP32")
     except InputError as error:
         count = error.context.get("found")
+        has_names = dtype.kind == "f" and "not JSON" in error.message
+        hint = " (NaN and Infinity can be sent as binary data)" if has_names else ""
         raise _malformed(
-            f"'data' of input {name!r}: {error.message} (NaN and Infinity can be sent as binary data)"
+            f"'data' of input {name!r}: {error.message}{hint}"
             if count is None
             else f"input {name!r} has {counted(count, 'number')}; "
             f"shape {str(list(shape))[:200]} has {expected}"

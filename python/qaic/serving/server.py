@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import ipaddress
 import json
@@ -36,6 +37,7 @@ from qaic.support.text import escape_json
 _logger = logging.getLogger("qaic.serving")
 
 _BACKLOG: Final = 2048
+_LARGEST_PORT: Final = 65535
 #: largest number of log lines that wait to be written
 _WAITING_LINES: Final = 1000
 #: states of sockets in the kernel's table: established, listening
@@ -67,6 +69,11 @@ class Server:
                 "neither HTTP nor gRPC has a port, so no request can arrive; expected at least one",
                 code="serving.port",
             )
+        for port in (http_port, grpc_port):
+            if port is not None and not 0 <= port <= _LARGEST_PORT:
+                raise OptionError(
+                    f"found the port {port}, expected 0 to {_LARGEST_PORT}, or None", code="serving.port"
+                )
         self._paths = [Path(path) for path in paths]
         self._host = host
         self.http_port = http_port
@@ -147,7 +154,7 @@ class Server:
         except OSError as error:
             # Python adds the address to the reason again.
             reason = str(error.strerror or error).partition(" (while ")[0]
-            raise self._port_error("http", self.http_port, reason) from error
+            raise self._port_error("http", self.http_port, reason, error.errno) from error
         self.http_port = listener.getsockname()[1]
         config = uvicorn.Config(
             http_app.app,
@@ -202,7 +209,7 @@ class Server:
         except RuntimeError as error:
             # The library logs its reason, and raises its own advice.
             reason = "the address is in use, or not one of this host"
-            raise self._port_error("grpc", self.grpc_port, reason) from error
+            raise self._port_error("grpc", self.grpc_port, reason, errno.EADDRINUSE) from error
         await server.start()
 
         async def end() -> None:
@@ -213,11 +220,14 @@ class Server:
 
         return end
 
-    def _port_error(self, protocol: str, port: int | None, reason: str) -> StateError:
+    def _port_error(self, protocol: str, port: int | None, reason: str, number: int | None) -> StateError:
+        fix = "--host takes an address of this host (host=... in Python)"
+        if number in {errno.EADDRINUSE, errno.EACCES}:
+            fix = f"--{protocol} 0 ({protocol}_port=0 in Python) selects a free port"
         return StateError(
             f"{self._host}:{port} cannot be opened: {reason}",
             code="serving.port",
-            hints=(f"--{protocol} 0 ({protocol}_port=0 in Python) selects a free port",),
+            hints=(fix,),
         )
 
 

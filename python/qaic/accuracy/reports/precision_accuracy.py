@@ -348,12 +348,14 @@ class PrecisionAccuracy:
         counts: dict[str, int] = {}
         for node in self._capture.nodes:
             counts[node.precision.value] = counts.get(node.precision.value, 0) + 1
-        computed = ", ".join(f"{count} in {TYPES.get(name, name)}" for name, count in sorted(counts.items()))
+        computed = ", ".join(
+            f"{count:,} in {TYPES.get(name, name)}" for name, count in sorted(counts.items())
+        )
         twin, compared = self._capture.twin, len(self._capture.nodes)
-        numbers = {"inside fused operations": twin.fused, "of integers or constants": twin.others}
-        reasons = ", ".join(f"{number} {reason}" for reason, number in numbers.items() if number)
+        numbers = {"inside fused operations": twin.fused, "constants or results of other types": twin.others}
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in numbers.items() if number)
         yield (
-            f"{self.to}: {compared} of {counted(compared + twin.fused + twin.others, 'result')} of nodes"
+            f"{self.to}: {compared:,} of {counted(compared + twin.fused + twin.others, 'result')} of nodes"
             f" compared ({computed}), {counted(self.samples, 'sample')}, {self.seconds:.1f} s"
             f"{f'; not compared: {reasons}' if reasons else ''}."
         )

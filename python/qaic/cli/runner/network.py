@@ -52,6 +52,11 @@ class Binding(NamedTuple):
         """Return True if a buffer may have this size."""
         return nbytes == self.nbytes or (nbytes < self.nbytes and bool(self.partial or self.allowed))
 
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the buffer in each allowed shape, in ascending order."""
+        return sorted({prod(dims) * self.item_bytes for dims in self.allowed or (self.dims,)})
+
     def dims_for(self, nbytes: int, where: str) -> tuple[int, ...]:
         """Return the shape of a buffer of this size. Raises InputError if no shape has this size."""
         shapes = dict.fromkeys(self.allowed or (self.dims,))
@@ -68,10 +73,9 @@ class Binding(NamedTuple):
                 code="runner.file_size",
                 hints=('"dims" in the file of --aic-batch-json-input selects a shape',),
             )
-        sizes = sorted({prod(dims) * self.item_bytes for dims in shapes})
         smaller = " or less" if self.partial else ""
         raise InputError(
-            f"{where} has {nbytes} bytes; {self.name!r} takes {' or '.join(map(str, sizes))}{smaller}",
+            f"{where} has {nbytes} bytes; {self.name!r} takes {' or '.join(map(str, self.sizes))}{smaller}",
             code="runner.file_size",
             hints=(_RAW,) if where.endswith((".npy", ".npz")) else (),
         )
@@ -135,6 +139,18 @@ class Network:
             if all(part.dims == shapes[part.binding.position] for part in shaped):
                 return shapes
         return self._default
+
+    def shapes_of_sizes(self, sizes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+        """Return the shapes of the only combination whose inputs have these bytes; empty if there is none."""
+        fitting = [
+            shapes
+            for shapes in self._combinations
+            if all(
+                binding.position not in shapes or prod(shapes[binding.position]) * binding.item_bytes == size
+                for binding, size in zip(self.inputs, sizes, strict=True)
+            )
+        ]
+        return fitting[0] if len(fitting) == 1 else {}
 
     def keeps(self, binding: Binding) -> bool:
         """Return True if the device keeps a value for this input, or keeps this output for an input."""
@@ -240,9 +256,11 @@ def from_files(network: Network, files: Sequence[Path], where: str) -> Request:
     Raises InputError if the number or the size of the files is wrong.
     """
     check_count(network.inputs, len(files), where)
+    sizes = [file_bytes(path) for path in files]
+    shapes = network.shapes_of_sizes(sizes)
     inputs = [
-        Part(binding, binding.dims_for(file_bytes(path), str(path)), (path,))
-        for binding, path in zip(network.inputs, files, strict=True)
+        Part(binding, shapes.get(binding.position) or binding.dims_for(size, str(path)), (path,))
+        for binding, path, size in zip(network.inputs, files, sizes, strict=True)
     ]
     return with_plain_outputs(network, inputs)
 
@@ -256,7 +274,9 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
     for row in rows:
         check_count(network.inputs, len(row), where)
     for binding, *files in zip(network.inputs, *rows, strict=True):
-        one = binding.nbytes // network.batch
+        full = [dims for dims in binding.allowed if dims[:1] == (network.batch,)] or [binding.dims]
+        of_one = {prod(dims) * binding.item_bytes // network.batch: dims for dims in full}
+        one = min(of_one, key=lambda nbytes: nbytes != file_bytes(files[0]))
         for path in files:
             if (found := file_bytes(path)) != one:
                 raise InputError(
@@ -264,7 +284,7 @@ def from_batch_of_files(network: Network, rows: Sequence[Sequence[Path]], where:
                     f"{network.batch}",
                     code="runner.file_size",
                 )
-        inputs.append(Part(binding, binding.dims, tuple(files)))
+        inputs.append(Part(binding, of_one[one], tuple(files)))
     return with_plain_outputs(network, inputs)
 
 

@@ -136,9 +136,10 @@ class Comparer:
             for binding, path in zip(outputs, files, strict=True):
                 if binding.is_statistics:
                     continue
-                if not binding.accepts(nbytes := file_bytes(path)):
+                nbytes, sizes = file_bytes(path), binding.sizes
+                if nbytes not in sizes and not (binding.partial and nbytes < binding.nbytes):
                     raise InputError(
-                        f"-o {path} has {nbytes} bytes; {binding.name!r} has {binding.nbytes}",
+                        f"-o {path} has {nbytes} bytes; {binding.name!r} has {' or '.join(map(str, sizes))}",
                         code="runner.file_size",
                     )
                 self._files[binding.position] = path
@@ -155,10 +156,14 @@ class Comparer:
             expected = self._expected(path)
             if len(expected) == len(array) and np.array_equal(expected, array):
                 continue
+            name = part.binding.name
+            count, first, text = self._differing.get(name, (0, iteration, ""))
+            if self._tolerance is None and count and first < iteration:
+                # Bytes that differ are a difference, and the text of the earlier inference is reported.
+                self._differing[name] = (count + 1, first, text)
+                continue
             difference = self._difference(part.binding, expected, array)
             if difference is not None:
-                name = part.binding.name
-                count, first, text = self._differing.get(name, (0, iteration, ""))
                 # Inferences end in any order; the lowest number is reported.
                 if not count or iteration < first:
                     first, text = iteration, f"differs from {path}: {difference}"
@@ -180,17 +185,19 @@ class Comparer:
             return _difference(expected, found)
         wanted, given = (_floats(content, binding.data_type) for content in (expected, found))
         relative, absolute = self._tolerance or (0.0, 0.0)
-        beyond = ~np.isclose(given, wanted, rtol=relative, atol=absolute, equal_nan=True)
+        # The difference of two large numbers may be infinite.
+        with np.errstate(over="ignore"):
+            beyond = ~np.isclose(given, wanted, rtol=relative, atol=absolute, equal_nan=True)
         if not beyond.any():
             # Zeros of different sign and other bits of NaN are equal numbers.
             return None if self._tolerance else _difference(expected, found)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             off = np.where(beyond, np.abs(given - wanted), -1.0)
         # NaN counts as the largest difference.
         place = int(np.argmax(off))
         return (
             f"{np.count_nonzero(beyond)} of {len(given)} elements; the largest error is {off[place]:.3g}, at "
-            f"{place}: found {given[place]}, expected {wanted[place]}"
+            f"{place}: found {given[place]!s}, expected {wanted[place]!s}"
         )
 
     def _expected(self, path: Path) -> NDArray[np.uint8]:

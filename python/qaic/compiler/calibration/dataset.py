@@ -275,7 +275,7 @@ def fitted(option: str, sample: Sample, inputs: Sequence[SampledInput]) -> dict[
         return OptionError(
             f"{option}, {sample.place}: found {found}, expected {expected}",
             code="option.calibration_sample",
-            context={"option": option, "sample": sample.place},
+            context={"option": option, "sample": sample.place, "given": [*sample.arrays]},
         )
 
     by_name = {item.name: item for item in inputs}

@@ -77,7 +77,9 @@ def _verdict(capture: Capture, bottleneck: Bottleneck | None, known: Calibration
     meaning = f"{_MEANING.get(bottleneck.name, 'no part dominates')} ({parts})"
     if reasons := disturbances(capture):
         verdict.insert(0, f"in the inference that the reports show, {meaning}")
-        verdict.insert(0, f"not certain, measure again on an idle machine: {'; '.join(reasons)}")
+        verdict.insert(
+            0, f"not certain, measure again on an idle machine, one inference at a time: {'; '.join(reasons)}"
+        )
     else:
         verdict.insert(0, f"{bottleneck.name}-bound: {meaning}" if bottleneck.name else meaning)
     if known.sentence is not None:

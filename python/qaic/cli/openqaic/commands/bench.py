@@ -64,7 +64,7 @@ def add_arguments(parser: Parser) -> None:
         "--streams",
         type=_streams,
         metavar="N,...",
-        help="number of streams, each with its own cores; repeatable (default: 1, 2, 4, ... processors; "
+        help="number of streams, each with its own cores (default: 1, 2, 4, ... processors; "
         "1 for a program with retained state)",
     )
     length = parser.add_mutually_exclusive_group()
@@ -185,15 +185,11 @@ def _best(rows: Sequence[dict[str, Any]], rate: float | None) -> str:
         p99 = duration(best["latency"]["p99_us"])
         return f"best: p99 {p99} (streams: {best['streams']}); {reached} of {rate:,g} inferences/s"
     best = max(rows, key=lambda row: row["inferences_per_s"])
-    latency, streams = best["latency"], best["streams"]
-    measured_s = latency["count"] / best["inferences_per_s"]
-    if measured_s < _SHORTEST_S:
+    latency = best["latency"]
+    if latency["count"] / best["inferences_per_s"] < _SHORTEST_S:
         p50, least, most = (duration(latency[f"{name}_us"]) for name in ("p50", "min", "max"))
-        return (
-            f"median: {p50}, {least} to {most} (streams: {streams}); {counted(latency['count'], 'inference')}"
-            f" in {duration(1e6 * measured_s)}: too few for a rate; --seconds 2 measures longer"
-        )
-    return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {streams})"
+        return f"median: {p50}, {least} to {most}; for a rate, use --seconds 2 without -n"
+    return f"best: {three_digits(best['inferences_per_s'])} inferences/s (streams: {best['streams']})"
 
 
 def _next_step(program: Program, arguments: argparse.Namespace) -> str:

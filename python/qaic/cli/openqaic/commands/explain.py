@@ -128,9 +128,10 @@ _GUIDES: Final = (
         r"(compile|option|cache)\..+",
         "`openqaic compile --help` lists the options and their values",
     ),
+    ("command", r"plot\..+", "`openqaic plot --help` shows the files and options"),
     (
         "profiling",
-        r"(profile|profiling|stats|plot)\..+",
+        r"(profile|profiling|stats)\..+",
         "measure again: `openqaic profile model.onnx -o page.html`",
     ),
     ("devices", r"(device|devices|engine|process)\..+", "`openqaic info` shows the devices and the engine"),

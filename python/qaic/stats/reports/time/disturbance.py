@@ -27,7 +27,7 @@ class ProcessorWaits:
 def disturbances(capture: Capture) -> list[str]:
     """Return the reasons for which a measurement is not certain; empty if there are none.
 
-    Quartiles decide whether inferences differ, because single inferences are no part of medians.
+    Inferences are compared by their quartiles, because a single slow inference does not change a median.
     """
     found = []
     waits = capture.waits
@@ -36,7 +36,7 @@ def disturbances(capture: Capture) -> list[str]:
             f"a thread waited for a processor in {duration(1e6 * waits.waited_s)} of the"
             f" {duration(1e6 * waits.measured_s)} that were measured"
         )
-    spans = [sample.span_us for sample in capture.samples]
+    spans = [span for sample in capture.samples if (span := sample.span_us)]
     lower, upper = np.quantile(spans, (0.25, 0.75)) if spans else (0.0, 0.0)
     if upper > _DIFFERENT * lower and upper - lower > _RESOLUTION_US:
         found.append(
