@@ -421,8 +421,8 @@ def test_a_cache_that_cannot_be_used_names_the_reason_and_the_end_of_its_program
     cache._private_folder.cache_clear()
     folder = cache.open_cache().folder
     assert caplog.messages == [
-        f"the compile cache {file} cannot be used (File exists); output_dir keeps programs, {folder} only "
-        "until the process ends"
+        f"the compile cache {file} cannot be used (File exists); {folder} is removed when the process ends; "
+        "set output_dir"
     ]
 
 

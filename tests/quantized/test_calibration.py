@@ -307,6 +307,20 @@ def test_tensors_with_infinite_values_have_no_range_whatever_the_order_of_sample
     assert tensors.keys() == expected
 
 
+def test_nan_in_samples_is_refused_if_no_output_shows_it():
+    built = model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("ArgMax", ["p"], ["y"], axis=1),
+        ],
+        [("x", "float32", [3, 4])],
+        [("y", "int64", [3, 1])],
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    with pytest.raises(CompileError, match="found 12 NaN of 12 values"):
+        profile(built, calibration_data=[{"x": np.full((3, 4), np.nan, np.float32)}])
+
+
 def test_nan_that_a_model_replaces_is_quantized_around():
     """Exporters of attention replace the NaN of a row whose keys are all masked."""
     rng = np.random.default_rng(3)

@@ -434,6 +434,24 @@ def test_places_keep_a_part_of_a_pixel(mode, size):
         assert sqnr(run(model, feeds)["y"], session.run(feeds)["y"]) > 30
 
 
+def test_places_keep_a_part_of_a_pixel_of_images_of_several_sizes():
+    nodes = [
+        node("Tanh", ["x"], ["t"]),
+        node("Transpose", ["t"], ["grid"], perm=[0, 2, 3, 1]),
+        node("GridSample", ["image", "grid"], ["y"], mode="linear"),
+    ]
+    inputs = [info("x", [1, 2, 16, 16]), info("image", [1, 2, "n", "n"])]
+    model = model_of(nodes, inputs, [info("y", None)], opset=20)
+    rng = np.random.default_rng(4)
+    feeds = {
+        name: rng.standard_normal((1, 2, size, size)).astype(np.float32)
+        for name, size in (("x", 16), ("image", 256))
+    }
+    options = {"network_specialization_config": [{"n": 256}, {"n": 255}], **PER_CHANNEL}
+    with qaic.Session(model, calibration_data=[feeds], **options) as session:
+        assert sqnr(run(model, feeds)["y"], session.run(feeds)["y"]) > 30
+
+
 def test_regions_keep_a_part_of_a_pixel():
     nodes = [
         node("Mul", ["x", "size"], ["rois"]),

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from ray_jobs import ROWS, actors, check, descendants, run_and_kill
@@ -15,11 +16,14 @@ LOOPBACK = "127.0.0.2"
 
 
 @pytest.fixture
-def nodes(host):
+def nodes(host, monkeypatch):
     """A head without cards, and two nodes with one card each."""
     import ray
     from ray.cluster_utils import Cluster
 
+    # Ray gives a node 30 s to start, which is not always enough on a busy machine.
+    clock = SimpleNamespace(monotonic=lambda: 0.0, time=time.time, sleep=time.sleep)
+    monkeypatch.setattr("ray._private.node.time", clock)
     common = {"object_store_memory": 100 << 20, "node_ip_address": LOOPBACK, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **common})
     workers = [cluster.add_node(num_cpus=1, resources={"QAIC": 1}, **common) for _ in range(2)]

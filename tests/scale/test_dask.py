@@ -40,7 +40,8 @@ def test_dask_job_on_a_scheduler_of_another_program(job, tmp_path):
         started([*command, "scheduler", "--host", "127.0.0.1", "--port", "0", *place]) as scheduler,
         started([*command, "worker", *place, *workers], env=scale_jobs.two_cards(tmp_path)) as worker,
     ):
-        while not file.exists():
+        # The scheduler creates the file before it writes to it.
+        while not (file.exists() and file.read_text().rstrip().endswith("}")):
             assert scheduler.poll() is None
         job(json.loads(file.read_text())["address"])
         worker.terminate()

@@ -224,8 +224,6 @@ def _private_folder(wanted: str, reason: str) -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="openqaic-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    text = (
-        "the compile cache %s cannot be used (%s); output_dir keeps programs, %s only until the process ends"
-    )
+    text = "the compile cache %s cannot be used (%s); %s is removed when the process ends; set output_dir"
     _log.warning(text, wanted, reason, folder)
     return folder

@@ -6,6 +6,7 @@ from onnx import TensorProto
 
 from compiler_oracle import info, lowered, model_of, node, run
 from ml_operators import LEAVES, LINEAR, PROBABILITIES, SVM, TREE, VALID, as_tensors
+from qaic.errors import CompileError
 
 PAIR = {
     "classlabels_ints": [5, 6],
@@ -81,6 +82,17 @@ def test_shapes_are_those_of_the_results(what, dims):
     x = np.ones(dims, np.float32)
     expected = {key: value.shape for key, value in run(model, {"x": x}).items()}
     assert shapes(model) == expected
+
+
+def test_trees_of_one_row_without_a_rank_of_two_are_refused():
+    """onnxruntime refuses these operands, also of inner nodes."""
+    attributes = as_tensors(CASES["TreeEnsembleRegressor, one target"])
+    nodes = [
+        node("TreeEnsembleRegressor", ["x"], ["s"], domain="ai.onnx.ml", **attributes),
+        node("Tanh", ["s"], ["y"]),
+    ]
+    with pytest.raises(CompileError, match="found sizes that do not fit: 'x' is"):
+        lowered(model_of(nodes, [info("x", [2])], [info("y", None)]))
 
 
 def test_declared_sizes_of_one_sample_are_ignored():

@@ -141,7 +141,7 @@ def test_roundings_of_constants_stay_for_the_engine_to_fold():
     assert steps(fused(proto)) == ["read round read add"]
 
 
-def rotary(first=(2, 4, -1), second=(0, 2, -1), *, is_split=False, axis=-1, negated=0):
+def rotary(first=(2, 4, -1), second=(0, 2, -1), *, is_split=False, negated=0):
     """A rotary embedding of `x`, whose halves are cut by bounds, or by a split."""
     numbers = {
         name: np.array([number]) for number, name in ((1, "step"), *((n, f"n{n}") for n in range(-9, 10)))
@@ -157,7 +157,7 @@ def rotary(first=(2, 4, -1), second=(0, 2, -1), *, is_split=False, axis=-1, nega
     nodes = [*cuts, node("Neg", [joined[negated]], ["n"])]
     joined[negated] = "n"
     nodes += [
-        node("Concat", joined, ["r"], axis=axis),
+        node("Concat", joined, ["r"], axis=-1),
         node("Mul", ["x", "cos"], ["c"]),
         node("Mul", ["r", "sin"], ["s"]),
         node("Add", ["c", "s"], ["y"]),

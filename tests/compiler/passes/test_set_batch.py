@@ -77,17 +77,14 @@ def test_a_model_without_a_batch_is_refused(model):
     assert caught.value.code == "compile.not_batchable"
 
 
-def test_the_declared_shape_of_one_sample_fits_no_other_batch():
-    model = model_of(
-        [node("NonZero", ["x"], ["places"]), node("Transpose", ["places"], ["y"])],
-        [info("x", [1, 4])],
-        [info("y", ["rows", 2], TensorProto.INT64)],
-    )
-    with pytest.raises(
-        OptionConflictError, match="output_shapes gives 1 to the first dimension of output 'y'"
-    ):
-        lowered(model, batchsize=3, output_shapes={"y": (1, 2)})
-    assert lowered(model, batchsize=3, output_shapes={"y": (3, 2)}).outputs[0].dims == (3, 2)
+def test_a_declared_shape_of_one_sample_is_named(caplog):
+    nodes = [node("NonZero", ["x"], ["places"]), node("Transpose", ["places"], ["y"])]
+    model = model_of(nodes, [info("x", [1, 4])], [info("y", ["rows", 2], TensorProto.INT64)])
+    for rows, count in ((1, 1), (3, 0)):
+        caplog.clear()
+        found = lowered(model, batchsize=3, output_shapes={"y": (rows, 2)})
+        assert found.outputs[0].dims == (rows, 2)
+        assert caplog.text.count("gives 1 to the first dimension of output 'y'") == count
     with pytest.raises(CompileError) as caught:
         lowered(model)
     assert "an inference that gives another shape fails" in caught.value.hints[0]

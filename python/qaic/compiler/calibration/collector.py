@@ -307,7 +307,8 @@ def collect(
     """Run every sample and return the profiles of the measured tensors whose values are finite.
 
     Blocking, mostly without the interpreter lock; Ctrl-C ends it and leaves no files. Raises CompileError if
-    NaN reaches an output, and OptionError if there is no sample, or one does not fit the model.
+    NaN is in a sample or reaches an output, and OptionError if there is no sample, or one does not fit the
+    model.
     """
     with context.work_folder() as folder:
         path = folder / "program.bin"
@@ -466,9 +467,11 @@ class _Run:
         outputs: Mapping[str, NDArray[Any]],
     ) -> None:
         self._example.add(number, outputs)
-        # Exporters replace the NaN of attention rows without keys, so that it does not reach an output.
-        is_refused = any(np.isnan(outputs[name]).any() for name in self._example.names)
         measured = {name: inputs[name] for name in self._measured.inputs}
+        # Exporters replace the NaN of attention rows without keys, so that it does not reach an output.
+        # Outputs without floats do not show NaN.
+        shown = [*measured.values(), *(outputs[name] for name in self._example.names)]
+        is_refused = not self._example.names or any(np.isnan(array).any() for array in shown)
         for name in self._measured.results:
             if number == 0 or name not in self._measured.fixed:
                 measured[name] = outputs[name]

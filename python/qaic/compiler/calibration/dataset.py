@@ -1,7 +1,7 @@
 """Inputs for profiling: a list of files, Python objects, or random numbers.
 
-Every source is a stream with one sample in memory at a time. Errors that do not depend on the data are raised
-before the first inference.
+Every source is a stream with one sample in memory at a time, except an ``.npz`` file, which is read whole.
+Errors that do not depend on the data are raised before the first inference.
 
 Calibration is the longest part of a compilation, so its result is cached for the samples. Samples of an input
 list are identified by the content of the list and of every file in it. Digests are stored like those of

@@ -74,9 +74,9 @@ def read_spec(value: onnx.ValueInfoProto, kind: str, graph: onnx.GraphProto | No
             code="dynamic_shape",
             found=f"a shape that is only known when the program runs{f', from {name} on' if name else ''}",
             expected="a shape that follows from the shapes of the inputs",
-            fix=f"if all inferences give one shape, declare it: with output_shapes={shape}, whose sizes are "
-            "examples, an inference that gives another shape fails; "
-            f"or end the model before {name or _OPEN}, or pad its output to a fixed size",
+            fix=f"if all inferences give one shape, declare it, e.g. output_shapes={shape}; an inference "
+            f"that gives another shape fails; or end the model before {name or _OPEN}, or pad its output to "
+            "a fixed size",
             context=context,
         )
     if len(dims) > MAX_DIMS:

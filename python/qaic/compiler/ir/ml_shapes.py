@@ -31,7 +31,11 @@ def complete(found: onnx.ModelProto) -> bool:
     for node in nodes:
         if not node.input or not all(shapes.get(name) for name in node.input):
             continue
-        dims = _RULES[node.op_type](node, [shapes[name] for name in node.input])
+        operands = [shapes[name] for name in node.input]
+        # A result without a shape makes the check of sizes name the node.
+        if node.op_type.startswith("TreeEnsemble") and len(operands[0]) != 2:
+            continue
+        dims = _RULES[node.op_type](node, operands)
         for name, result in zip(node.output, dims, strict=False):
             elem_type = types.get(name) or _elem_type(node, name, types)
             if not name or not elem_type:

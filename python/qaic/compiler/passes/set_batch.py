@@ -5,14 +5,14 @@ nodes. This pass rewrites both. The inferred shapes of the outputs then show whe
 batch size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from qaic.compiler.diagnostics.messages import listing, refuse
+from qaic.compiler.diagnostics.messages import listing, refuse, warn
 from qaic.compiler.frontend import symbols
 from qaic.compiler.ir.constants.in_graph import constant_reader
 from qaic.compiler.ir.graph_edits import clear_dim, register_initializer, replace_input_with
@@ -74,28 +74,22 @@ def _batched_sizes(model: Model, options: CompileOptions) -> dict[str, int]:
 
 
 def _check_shapes(options: CompileOptions, batch: int, named: set[str], inputs: int) -> None:
-    """Refuse a shape with another first dimension than `batch`, which the inputs in `named` have.
-
-    The shape of an output that depends on data has the batch if its first dimension is that of one sample.
-    """
-    shapes: list[tuple[str, str, Sequence[int | str]]] = [
-        (f"input {spec.input_name!r}" if spec.input_name else "the input", "model_inputs", spec.input_shape)
-        for spec in options.model_inputs
-        if spec.input_name in named or (not spec.input_name and inputs == 1)
-    ]
-    shapes += [
-        (f"output {name!r}", "output_shapes", dims)
-        for name, dims in options.output_shapes.items()
-        if dims[:1] == (_TRACED,)
-    ]
-    for what, option, dims in shapes:
-        if dims and dims[0] != batch:
+    """Refuse a shape with another first dimension than `batch`, which the inputs in `named` have."""
+    for spec in options.model_inputs:
+        is_batched = spec.input_name in named or (not spec.input_name and inputs == 1)
+        if is_batched and spec.input_shape and spec.input_shape[0] != batch:
+            what = f"input {spec.input_name!r}" if spec.input_name else "the input"
             raise OptionConflictError(
-                f"batchsize is {batch}, but {option} gives {dims[0]} to the first dimension of {what}: omit "
-                "batchsize, or give both the same size",
+                f"batchsize is {batch}, but model_inputs gives {spec.input_shape[0]} to the first dimension "
+                f"of {what}: omit batchsize, or give both the same size",
                 code="option.batchsize",
-                context={"options": ["batchsize", option]},
+                context={"options": ["batchsize", "model_inputs"]},
             )
+    for name, dims in options.output_shapes.items():
+        # Results such as that of NonZero have a first dimension that is not the batch.
+        if batch != _TRACED and dims[:1] == (_TRACED,):
+            text = f"output_shapes gives 1 to the first dimension of output {name!r}"
+            warn("options.batch", f"batchsize is {batch}, but {text}: inferences with another size fail")
 
 
 def _define(values: dict[str, int], symbol: str, batch: int) -> None:

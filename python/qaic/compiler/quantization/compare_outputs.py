@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qaic.compiler.calibration.collector import load_program, mean_square, write_instrumented
-from qaic.compiler.diagnostics.messages import warn
+from qaic.compiler.diagnostics.messages import refuse, warn
 from qaic.compiler.ir.graph_walk import RANDOM, op_types
 from qaic.compiler.ir.model import Context, Model, compiler_pass
+from qaic.errors import InferenceError
 from qaic.options.table import is_quantizing
 
 #: least ratio of an output to its error, in dB; below it, the results of a network are different
@@ -25,7 +26,16 @@ def compare_outputs_pass(model: Model, context: Context) -> None:
     with context.work_folder() as folder:
         path = folder / "program.bin"
         write_instrumented(path, model, context, ())
-        found = load_program(path).run(dict(example.inputs), None, list(example.outputs), None)
+        try:
+            found = load_program(path).run(dict(example.inputs), None, list(example.outputs), None)
+        except InferenceError as error:
+            raise refuse(
+                "the quantized graph",
+                code="quantized_inference",
+                found=f"a failure on the first sample ({error.message})",
+                expected="a graph that runs",
+                fix="keep its nodes in floating point: node_precision_info_file",
+            ) from error
     # A sample with a small output is judged by the size of the output for others.
     ratios = {
         name: _decibels(example.powers[name], _error(expected, found[name]))

@@ -359,7 +359,7 @@ class SmallValues:
         if standard(node, "GridSample"):
             return attribute_of(node, "mode", b"") == b"nearest"
         if standard(node, *_CHOOSING):
-            return any(name in self._read for name in node.output[1:])
+            return any(name and name in self._read for name in node.output[1:])
         return standard(node, *_ROUNDING)
 
     def _largest_step(self, node: onnx.NodeProto) -> float | None:
@@ -369,9 +369,10 @@ class SmallValues:
         if not standard(node, *_PLACES):
             return None
         if node.op_type == "GridSample":
-            # The image extends from -1 to 1.
-            return _LARGEST_PART_OF_PIXEL * 2 / max((1, *self._facts.shapes.get(node.input[0], ())[2:]))
-        return _LARGEST_PART_OF_PIXEL / attribute_of(node, "spatial_scale", 1.0)
+            # The image extends from -1 to 1. A size may be unknown, or differ between sets of shapes.
+            sizes = self._facts.shapes.get(node.input[0], ())[2:]
+            return _LARGEST_PART_OF_PIXEL * 2 / max(sizes) if min(sizes, default=0) > 0 else 0.0
+        return _LARGEST_PART_OF_PIXEL / (abs(attribute_of(node, "spatial_scale", 1.0)) or 1.0)
 
     def _passes_on(self, node: onnx.NodeProto) -> bool:
         """Return True if small changes of a node's operands stay small, and it is not part of a product."""
