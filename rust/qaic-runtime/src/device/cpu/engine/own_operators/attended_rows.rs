@@ -318,10 +318,10 @@ mod tests {
         #[test]
         fn result_is_that_of_three_operators(
             (batch, groups, width) in (1_usize..3, 1_usize..3, 1_usize..4),
-            context in prop_oneof![1_usize..9, 250_usize..600],
+            context in prop_oneof![1_usize..9, 250_usize..600, 1000_usize..1400],
             length in any::<prop::sample::Index>(),
             tuples in prop::collection::vec((-1_i64..3, -1_i64..3, any::<prop::sample::Index>(), any::<bool>()), 0..6),
-            blanked in prop::option::of((any::<bool>(), prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 1200))),
+            blanked in prop::option::of((any::<bool>(), prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 2800))),
             (form, is_rounded, power) in (0..3_usize, any::<bool>(), -40_i32..25),
         ) {
             let length = length.index(context + 1);
