@@ -46,13 +46,15 @@ def compare_outputs_pass(model: Model, context: Context) -> None:
         return
     worst = min(lossy, key=lossy.__getitem__)
     more = f" (and {len(lossy) - 1} more)" if len(lossy) > 1 else ""
-    precision = context.options.quantization_precision
+    options = context.options
+    is_random = options.input_list_file is None and options.calibration_data is None
+    samples = "" if is_random else " --samples FILE"
     warn(
         "quantization.inaccurate_outputs",
         f"quantization: output {worst!r}{more} differs from float32 on the first calibration sample: found "
         f"an SQNR of {lossy[worst]:.1f} dB, expected at least {_LEAST_DB:.0f} dB; `openqaic accuracy MODEL "
-        f"--to {precision.lower()}` finds the nodes that cause the error, and node_precision_info_file keeps "
-        "them in floating point",
+        f"--to {options.quantization_precision.lower()}{samples}` finds the nodes that cause the error, and "
+        "node_precision_info_file keeps them in floating point",
         nodes=sorted(lossy),
     )
 
