@@ -287,6 +287,7 @@ def test_the_next_step_reads_no_samples_again(files, capsys, monkeypatch):
 
 
 def test_command_searches(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
     monkeypatch.setenv("QAIC_CACHE_DIR", str(files / "cache"))
     target = files / "precision.yaml"
     assert run(files, "--target", "sqnr>=40", "--find", str(target)) == 0
