@@ -17,6 +17,7 @@ from typing import Final
 from qaic import _core
 from qaic.compiler import cache
 from qaic.compiler.backend import EXTRA_OPTIONS, card_files, card_process
+from qaic.compiler.calibration.dataset import is_archive
 from qaic.compiler.diagnostics.messages import refuse
 from qaic.compiler.frontend.files import ModelSource, digest_of, opened
 from qaic.compiler.frontend.files.onnx_file import OnnxFile
@@ -97,9 +98,9 @@ def compile_for_card(model: ModelSource, resolved: ResolvedOptions) -> Path:
     OptionError if the compiler does not have an option, and OSError if a file cannot be read or written.
     """
     samples = resolved.compile.input_list_file
-    is_archive = samples is not None and samples.path.suffix.lower() == ".npz"
-    if resolved.compile.calibration_data is not None or is_archive:
-        option = "input_list_file" if is_archive else "calibration_data"
+    is_archived = samples is not None and is_archive(samples.path)
+    if resolved.compile.calibration_data is not None or is_archived:
+        option = "input_list_file" if is_archived else "calibration_data"
         raise OptionError(
             f"{option}: the vendor's compiler reads samples from raw files: give a text file with their "
             "names as input_list_file",
