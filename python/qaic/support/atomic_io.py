@@ -57,7 +57,7 @@ def check_writable(folder: Path) -> None:
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError:
-        # Not every file system has files without a name.
+        # Some file systems have no files without a name.
         import tempfile
 
         try:

@@ -454,7 +454,7 @@ def _symbols_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
-    # Those of other values read as empty.
+    # Values that are no tensors have no dims.
     dims: Iterable[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
     return dims
 
