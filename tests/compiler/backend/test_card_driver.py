@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -250,6 +251,12 @@ def test_options_without_a_flag(model, fake, caplog):
     assert "not passed on: direct_api" in caplog.text
     with pytest.raises(OptionError, match="input_list_file"):
         build(model, calibration_data=[], convert_to_quantize=True)
+    archive = model.with_name("samples.npz")
+    np.savez(archive, x=np.zeros(4, np.float32))
+    with pytest.raises(
+        OptionError, match="input_list_file: the vendor's compiler reads samples from raw files"
+    ):
+        build(model, input_list_file=archive, convert_to_quantize=True)
 
 
 def test_files_are_passed_on_and_content_becomes_files(model, fake, calls, tmp_path):
